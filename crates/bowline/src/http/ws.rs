@@ -15,8 +15,10 @@ use super::admission::AdmissionRules;
 use super::endpoints;
 use super::problem::Problem;
 use crate::auth::{AuthError, Credential, SUBPROTOCOL, token_from_headers};
+use crate::config::Config;
 use crate::connection::ConnectionContext;
 use crate::drive;
+use crate::metrics::Metrics;
 use crate::refusals;
 
 /// What a connection reads at once. Small, because an idle connection keeps it; larger frames are assembled anyway.
@@ -55,6 +57,17 @@ pub async fn upgrade(State(state): State<WsState>, headers: HeaderMap, upgrade: 
     }
 }
 
+/// Refuses a connection beyond `limits.connections_max`, whatever is spoken over it.
+pub fn check_room(config: &Config, metrics: &Metrics) -> Result<(), Problem> {
+    if (metrics.connections.get() as usize) < config.limits.connections_max {
+        return Ok(());
+    }
+    metrics.limits_hit.inc("limits.connections_max");
+    let refusal =
+        Refusal::new(ErrorCode::RateLimited, "The server has as many connections as it takes. Try again later.");
+    Err(Problem::with_status(StatusCode::SERVICE_UNAVAILABLE, refusal.retry_after_ms(5000)))
+}
+
 /// A client that may connect, perhaps only to authenticate.
 enum Admitted {
     Known(Credential),
@@ -68,13 +81,7 @@ async fn admit(WsState { admission, context }: &WsState, headers: &HeaderMap) ->
     if context.lifecycle.is_draining() {
         return Err(refusals::draining().into());
     }
-    let limits = &context.config.limits;
-    if context.metrics.connections.get() as usize >= limits.connections_max {
-        context.metrics.limits_hit.inc("limits.connections_max");
-        let refusal =
-            Refusal::new(ErrorCode::RateLimited, "The server has as many connections as it takes. Try again later.");
-        return Err(Problem::with_status(StatusCode::SERVICE_UNAVAILABLE, refusal.retry_after_ms(5000)));
-    }
+    check_room(&context.config, &context.metrics)?;
     admission.check_origin(headers)?;
     let presented = token_from_headers(headers);
     match context.auth.admit(&presented, clock::unix_seconds()).await {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::extract::ws::{Message, WebSocket};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bowline_env::clock;
 use bowline_protocol::{ErrorCode, Refusal, json};
@@ -27,7 +27,7 @@ use super::super::chat::Owner;
 use super::super::chat::read::BodyFields;
 use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
-use super::super::ws::{UpgradeResult, no_upgrade};
+use super::super::ws::{UpgradeResult, check_room, no_upgrade};
 use super::create::{Begun, begin, forget};
 use super::error::ErrorFacts;
 use super::request::ResponseRequest;
@@ -65,15 +65,9 @@ pub async fn connect(
         Ok(upgrade) => upgrade,
         Err(why) => return no_upgrade(&why).into_response(),
     };
-    if let Err(problem) = admission.check_origin(&headers) {
+    let admitted = check_room(&limits.config, &limits.metrics).and_then(|()| admission.check_origin(&headers));
+    if let Err(problem) = admitted {
         return problem.into_response();
-    }
-    let (open, max) = (&limits.metrics.connections, limits.config.limits.connections_max);
-    if open.get() as usize >= max {
-        limits.metrics.limits_hit.inc("limits.connections_max");
-        let message = "The server has as many connections as it takes. Try again later.";
-        let refusal = Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(5000);
-        return Problem::with_status(StatusCode::SERVICE_UNAVAILABLE, refusal).into_response();
     }
     let bytes_max = limits.config.limits.http_body_bytes_max;
     let connection = ResponseSocket { owner, limits, naming, streams };
