@@ -12,7 +12,7 @@ use bowline_protocol::{LogId, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Holder, LogKind, Record, Release, StoreError};
 use futures_util::StreamExt;
 
-use crate::actor::{ActivationError, Actor, ActorDirectory};
+use crate::actor::{ActivationError, Actor, ActorDirectory, ActorHost as _};
 use crate::alias;
 use crate::config::Config;
 use crate::logs::Logs;

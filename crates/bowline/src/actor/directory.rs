@@ -1,4 +1,4 @@
-//! The actors of one kind that are awake on this node: found, installed and retired. Nothing here is the truth: the store is.
+//! The actors of one kind that are awake on this node: found, written to, installed and retired. Nothing here is the truth: the store is.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,13 +6,55 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::{Principal, Refusal};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
-use super::{Actor, ActorLocation, drive};
+use super::{Actor, ActorLocation, Router, drive};
 
 /// Commands that may wait for one actor before their senders wait too.
 const COMMANDS_MAX: usize = 64;
 /// An actor that leaves at the moment in which it is written to is activated again. That cannot go on for long.
 const TRIES: usize = 100;
+
+/// What all actors of one kind have in common, and the way to them: the sessions of a node, or its tasks.
+pub trait ActorHost: Sized + Send + Sync + 'static {
+    type Actor: Actor<Host = Self>;
+
+    fn directory(&self) -> &ActorDirectory<Self::Actor>;
+
+    fn router(&self) -> &dyn Router<Self::Actor>;
+
+    /// Fires when this node wants to leave.
+    fn draining(&self) -> &CancellationToken;
+
+    /// Delivers a command to an actor of the asker's own, wherever it lives.
+    fn send(
+        self: &Arc<Self>,
+        id: &ActorId<Self>,
+        asker: &Principal,
+        command: impl Into<ActorCommand<Self>> + Send,
+    ) -> impl Future<Output = Result<(), Refusal>> + Send {
+        let sending = ActorDirectory::<Self::Actor>::send(self, id, asker, command.into());
+        async { sending.await.map_err(|(_, refusal)| refusal) }
+    }
+
+    /// The same; a refusal goes to the one who waits for the command.
+    fn deliver(
+        self: &Arc<Self>,
+        id: &ActorId<Self>,
+        asker: &Principal,
+        command: impl Into<ActorCommand<Self>> + Send,
+    ) -> impl Future<Output = ()> + Send {
+        let sending = ActorDirectory::<Self::Actor>::send(self, id, asker, command.into());
+        async {
+            if let Err((command, refusal)) = sending.await {
+                Self::Actor::refuse(id, command, &refusal);
+            }
+        }
+    }
+}
+
+type ActorId<H> = <<H as ActorHost>::Actor as Actor>::Id;
+type ActorCommand<H> = <<H as ActorHost>::Actor as Actor>::Command;
 
 pub struct ActorDirectory<A: Actor> {
     awake: Mutex<HashMap<A::Id, AwakeActor<A>>>,
@@ -48,7 +90,7 @@ impl<A: Actor> ActorDirectory<A> {
     /// Puts an actor where others find it, and sets it going.
     pub fn install(actor: A) -> mpsc::Sender<A::Command> {
         let host = actor.host().clone();
-        let mut awake = A::directory(&host).awake();
+        let mut awake = host.directory().awake();
         // Two who looked at the same time found it asleep; the first one installed is the one that counts.
         if let Some(entry) = awake.get(actor.id()).filter(|entry| !entry.commands.is_closed()) {
             return entry.commands.clone();
@@ -91,19 +133,19 @@ impl<A: Actor> ActorDirectory<A> {
     }
 
     /// Delivers a command to an actor of the asker's own, wherever it lives. If that cannot be, the command comes back.
-    pub async fn send(
+    pub(super) async fn send(
         host: &Arc<A::Host>,
         id: &A::Id,
         asker: &Principal,
         mut command: A::Command,
     ) -> Result<(), (A::Command, Refusal)> {
         for _ in 0..TRIES {
-            let commands = match A::directory(host).find_awake(id, asker) {
+            let commands = match host.directory().find_awake(id, asker) {
                 Some(Ok(commands)) => commands,
                 Some(Err(refusal)) => return Err((command, refusal)),
                 None => match A::find(host, id, asker, &command).await {
                     Ok(ActorLocation::Here(actor)) => ActorDirectory::install(actor),
-                    Ok(ActorLocation::There(node)) => return A::router(host).forward(&node, id, asker, command),
+                    Ok(ActorLocation::There(node)) => return host.router().forward(&node, id, asker, command),
                     Err(refusal) => return Err((command, refusal)),
                 },
             };

@@ -1,5 +1,6 @@
-//! Drives one actor: its commands, what its process says, time, and the wish of its node to leave.
+//! Drives one actor: its commands, the process that works for it, time, and the wish of its node to leave.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,12 +8,20 @@ use std::time::{Duration, Instant};
 use bowline_env::clock;
 use bowline_protocol::{Principal, Refusal};
 use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinHandle};
+use tokio_util::sync::CancellationToken;
 
-use super::process::EMISSIONS_MAX;
-use super::{ActivationError, Actor, ActorDirectory, Process, RunEvent};
+use super::{ActivationError, Actor, ActorDirectory, ActorHost as _};
 
 /// How often an actor whose last commit is in doubt looks whether the store can tell.
 const DOUBT_RETRY: Duration = Duration::from_millis(250);
+/// How long a process that was cancelled may take before it is aborted.
+const STOP_GRACE: Duration = Duration::from_millis(500);
+/// How often a store that cannot take an emission is asked again.
+const RETRY_EVERY: Duration = Duration::from_millis(250);
+/// Emissions that are heard together, and that may wait to be heard. More makes larger commits, less holds the process
+/// back sooner.
+pub const EMISSIONS_MAX: usize = 512;
 
 enum ActorEvent<A: Actor> {
     Commands(Vec<A::Command>),
@@ -25,7 +34,7 @@ enum ActorEvent<A: Actor> {
 /// across a wait, and most actors are idle.
 pub async fn drive<A: Actor>(mut actor: Box<A>, mut inbox: mpsc::Receiver<A::Command>) {
     let host = actor.host().clone();
-    let draining = A::draining(&host);
+    let draining = host.draining();
     if let Err(error) = Box::pin(actor.activate()).await {
         return turn_away(&*actor, &mut inbox, &error);
     }
@@ -35,7 +44,7 @@ pub async fn drive<A: Actor>(mut actor: Box<A>, mut inbox: mpsc::Receiver<A::Com
         if is_draining {
             actor.handle_draining();
         }
-        if actor.may_leave(clock::now()) && A::directory(&host).retire(actor.id(), &mut inbox) {
+        if actor.may_leave(clock::now()) && host.directory().retire(actor.id(), &mut inbox) {
             return Box::pin(leave(actor, inbox)).await;
         }
         let deadline = actor.poll_timeout();
@@ -117,7 +126,7 @@ fn turn_away<A: Actor>(actor: &A, inbox: &mut mpsc::Receiver<A::Command>, error:
             ActivationError::Refused(refusal) => refuse_waiting(actor, inbox, refusal),
             ActivationError::Elsewhere(node) => {
                 while let Ok(command) = inbox.try_recv() {
-                    let passed = A::router(actor.host()).forward(node, actor.id(), actor.owner(), command);
+                    let passed = actor.host().router().forward(node, actor.id(), actor.owner(), command);
                     if let Err((command, refusal)) = passed {
                         A::refuse(actor.id(), command, &refusal);
                     }
@@ -127,7 +136,7 @@ fn turn_away<A: Actor>(actor: &A, inbox: &mut mpsc::Receiver<A::Command>, error:
         if has_left {
             return;
         }
-        has_left = A::directory(actor.host()).retire(actor.id(), inbox);
+        has_left = actor.host().directory().retire(actor.id(), inbox);
     }
 }
 
@@ -163,5 +172,111 @@ pub async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+/// A process that an actor has: what it emits, how it ends, and what of that the store has not taken yet.
+pub struct Process<E, R> {
+    pub cancel: CancellationToken,
+    emissions: mpsc::Receiver<E>,
+    task: JoinHandle<R>,
+    /// How it ended, once it has; heard after everything that it emitted.
+    ending: Option<R>,
+    /// What its ending is if it did not return.
+    died: fn(&JoinError) -> R,
+    stuck: Option<Stuck<E>>,
+}
+
+/// Emissions that the store would not take.
+struct Stuck<E> {
+    emissions: Vec<E>,
+    since: Instant,
+    retry_at: Instant,
+}
+
+/// What is heard of a process.
+#[derive(Debug)]
+pub enum RunEvent<E, R> {
+    Emissions(Vec<E>),
+    Ended(R),
+}
+
+impl<E, R: Send + 'static> Process<E, R> {
+    pub fn new(
+        cancel: CancellationToken,
+        emissions: mpsc::Receiver<E>,
+        task: JoinHandle<R>,
+        died: fn(&JoinError) -> R,
+    ) -> Process<E, R> {
+        Process { cancel, emissions, task, ending: None, died, stuck: None }
+    }
+
+    fn handle_returned(&mut self, returned: Result<R, JoinError>) {
+        self.ending = Some(returned.unwrap_or_else(|error| (self.died)(&error)));
+        // Emitters that the process left behind are not heard from here on.
+        self.emissions.close();
+    }
+
+    /// Keeps what the store would not take; until then nothing more is heard. False once patience has run out.
+    pub fn stick(&mut self, emissions: Vec<E>, patience: Duration) -> bool {
+        let now = clock::now();
+        let since = self.stuck.as_ref().map_or(now, |stuck| stuck.since);
+        self.stuck = Some(Stuck { emissions, since, retry_at: now + RETRY_EVERY });
+        now.duration_since(since) < patience
+    }
+
+    /// The store would not take the ending either; it is heard again in a while.
+    pub fn put_back(&mut self, ending: R) {
+        self.ending = Some(ending);
+        let now = clock::now();
+        self.stuck = Some(Stuck { emissions: Vec::new(), since: now, retry_at: now + RETRY_EVERY });
+    }
+
+    /// Aborts the process: what it emitted is not heard, and this is its ending.
+    pub fn give_up(&mut self, ending: R) {
+        self.cancel.cancel();
+        self.task.abort();
+        self.emissions.close();
+        while self.emissions.try_recv().is_ok() {}
+        self.put_back(ending);
+    }
+
+    /// Takes what was stuck, to try it again. Patience runs on until [`unstick`](Process::unstick).
+    pub fn stuck_emissions(&mut self) -> Vec<E> {
+        self.stuck.as_mut().map(|stuck| std::mem::take(&mut stuck.emissions)).unwrap_or_default()
+    }
+
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.is_some()
+    }
+
+    pub fn unstick(&mut self) {
+        self.stuck = None;
+    }
+
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.stuck.as_ref().map(|stuck| stuck.retry_at)
+    }
+
+    /// Cancels the process, and aborts it after a moment. Nothing it emits from now on is heard.
+    pub fn stop(self) {
+        self.cancel.cancel();
+        let task = self.task;
+        drop(self.emissions);
+        if task.is_finished() {
+            return;
+        }
+        tokio::spawn(async move {
+            let abort = task.abort_handle();
+            if tokio::time::timeout(STOP_GRACE, task).await.is_err() {
+                abort.abort();
+            }
+        });
+    }
+}
+
+impl<E, R> fmt::Debug for Process<E, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Process({}running)", if self.task.is_finished() { "not " } else { "" })
     }
 }

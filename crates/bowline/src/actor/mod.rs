@@ -5,7 +5,6 @@
 
 mod directory;
 pub mod drive;
-mod process;
 mod router;
 
 use std::fmt::{Debug, Display};
@@ -15,10 +14,9 @@ use std::time::Instant;
 
 use bowline_protocol::{Principal, Refusal};
 use bowline_store::{Holder, StoreError};
-use tokio_util::sync::CancellationToken;
 
-pub use directory::ActorDirectory;
-pub use process::{EMISSIONS_MAX, Process, RunEvent};
+pub use directory::{ActorDirectory, ActorHost};
+pub use drive::{EMISSIONS_MAX, Process, RunEvent};
 pub use router::Router;
 
 /// One kind of actor.
@@ -31,18 +29,10 @@ pub trait Actor: Sized + Send + 'static {
     type Ending: Send;
     /// What may be seen of it without asking it.
     type Presence: Send + Sync;
-    /// What all actors of this kind have in common.
-    type Host: Send + Sync + 'static;
+    type Host: ActorHost<Actor = Self>;
 
     /// Commands that are handled together.
     const COMMANDS_AT_ONCE: usize;
-
-    fn directory(host: &Self::Host) -> &ActorDirectory<Self>;
-
-    fn router(host: &Self::Host) -> &dyn Router<Self>;
-
-    /// Fires when this node wants to leave.
-    fn draining(host: &Self::Host) -> &CancellationToken;
 
     /// Unknown and foreign actors are answered alike.
     fn not_found() -> Refusal;

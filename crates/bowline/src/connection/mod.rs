@@ -22,6 +22,7 @@ use serde_json::json;
 pub use context::ConnectionContext;
 use watching::Watching;
 
+use crate::actor::ActorHost as _;
 use crate::auth::{Credential, Identity, SUBPROTOCOL, Validity};
 use crate::refusals;
 use crate::session::{

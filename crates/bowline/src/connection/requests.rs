@@ -8,6 +8,7 @@ use bowline_protocol::{CloseCode, Cursor, Epoch, ErrorCode, MessageId, Principal
 use serde_json::json;
 
 use super::{ClientIdentity, Connection, known};
+use crate::actor::ActorHost as _;
 use crate::auth::{self, Credential, Identity};
 use crate::secret::Presented;
 use crate::session::export::ExportOptions;

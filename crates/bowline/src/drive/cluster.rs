@@ -16,6 +16,7 @@ use bowline_store::{
 };
 use tokio::sync::mpsc;
 
+use crate::actor::ActorHost as _;
 use crate::cluster::{Cluster, NodeRecord, PeerCommand, RemoteAsk, Seen, WIRE_VERSION, read_envelope};
 use crate::hub;
 use crate::lifecycle::Lifecycle;

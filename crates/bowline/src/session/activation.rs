@@ -12,7 +12,6 @@ use bowline_protocol::event::names;
 use bowline_protocol::{Cursor, Draft, ErrorCode, Principal, Recorded, Refusal, SessionId};
 use bowline_store::StoreError;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
 use super::actor::{SessionActor, SessionPresence};
 use super::command::CommandResult;
@@ -20,7 +19,7 @@ use super::record::{SessionState, keys};
 use super::registry::{Sessions, goes_by};
 use super::run::{Cancel, Entry, RunEnd};
 use super::{CommandOutcome, CommandSender, Life, Mail, SessionCommand, SessionRecord};
-use crate::actor::{ActivationError, Actor, ActorDirectory, ActorLocation, Process, Router, RunEvent};
+use crate::actor::{ActivationError, Actor, ActorLocation, Process, RunEvent};
 use crate::logs::placement::Location;
 use crate::refusals;
 
@@ -36,18 +35,6 @@ impl Actor for SessionActor {
     type Host = Sessions;
 
     const COMMANDS_AT_ONCE: usize = 1;
-
-    fn directory(sessions: &Sessions) -> &ActorDirectory<SessionActor> {
-        sessions.directory()
-    }
-
-    fn router(sessions: &Sessions) -> &dyn Router<SessionActor> {
-        &*sessions.router
-    }
-
-    fn draining(sessions: &Sessions) -> &CancellationToken {
-        &sessions.draining
-    }
 
     fn not_found() -> Refusal {
         refusals::session_not_found()
@@ -344,7 +331,7 @@ impl SessionActor {
             self.end_run(end).await?;
         }
         self.cancel_owed = None;
-        self.tell_owed_webhooks().await?;
+        self.post_owed_webhooks().await?;
         match self.record.turn.after_crash() {
             AfterCrash::Nothing => self.start_next().await,
             AfterCrash::KeepWaiting => {}

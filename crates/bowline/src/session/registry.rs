@@ -20,7 +20,7 @@ use super::command::{CommandResult, CommandSender, RequestCaller};
 use super::record::{MessageQueue, SessionRecord, VERSION, keys};
 use super::webhooks::Announcer;
 use super::{Life, SessionCommand, SessionRequest};
-use crate::actor::{Actor, ActorDirectory, Router};
+use crate::actor::{Actor, ActorDirectory, ActorHost, Router};
 use crate::alias;
 use crate::config::{Config, Ownership};
 use crate::decode::unreadable;
@@ -41,7 +41,7 @@ pub struct Sessions {
     pub agents: BTreeMap<String, Arc<dyn Agent>>,
     /// What agents may call.
     pub(super) tools: Arc<dyn Tools>,
-    /// Who is told how responses ended, if anybody.
+    /// What posts the ends of responses, if the settings name a target.
     pub(super) webhooks: Option<Arc<dyn Announcer>>,
     /// What signed states are sealed with.
     pub(super) ring: LiveKeyring,
@@ -120,6 +120,22 @@ impl OperationListener for Sessions {
     }
 }
 
+impl ActorHost for Sessions {
+    type Actor = SessionActor;
+
+    fn directory(&self) -> &ActorDirectory<SessionActor> {
+        &self.directory
+    }
+
+    fn router(&self) -> &dyn Router<SessionActor> {
+        &*self.router
+    }
+
+    fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+}
+
 impl Sessions {
     /// All sessions of this server. Tasks tell them of operations that have ended.
     pub fn new(parts: SessionParts) -> Arc<Sessions> {
@@ -159,10 +175,6 @@ impl Sessions {
         let mark = self.logs.store.item(log, keys::MARK).await.ok().flatten();
         let mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
         mark.map_or(Seq::ZERO, |mark| mark.seq)
-    }
-
-    pub fn directory(&self) -> &ActorDirectory<SessionActor> {
-        &self.directory
     }
 
     fn counts(&self) -> MutexGuard<'_, HashMap<Principal, usize>> {
@@ -304,24 +316,6 @@ impl Sessions {
             Ok(_) => Ok(None),
             Err(refusal) if refusal.code == ErrorCode::SessionNotFound => Ok(None),
             Err(refusal) => Err(refusal),
-        }
-    }
-
-    /// Delivers a command to a session of the asker's own, wherever it lives.
-    pub async fn send(
-        self: &Arc<Self>,
-        id: &SessionId,
-        asker: &Principal,
-        command: SessionCommand,
-    ) -> Result<(), Refusal> {
-        ActorDirectory::<SessionActor>::send(self, id, asker, Box::new(command)).await.map_err(|(_, refusal)| refusal)
-    }
-
-    /// The same, and a refusal goes to the one who waits for the command.
-    pub async fn deliver(self: &Arc<Self>, id: &SessionId, asker: &Principal, command: SessionCommand) {
-        if let Err((command, refusal)) = ActorDirectory::<SessionActor>::send(self, id, asker, Box::new(command)).await
-        {
-            command.refuse(id, &refusal);
         }
     }
 

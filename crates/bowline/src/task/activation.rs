@@ -10,7 +10,6 @@ use bowline_env::clock;
 use bowline_protocol::{ErrorCode, LogId, Principal, Refusal, TaskId};
 use bowline_store::StoreError;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use super::actor::TaskActor;
 use super::command::{Append, TaskClose, TaskCommand, TaskRequest};
@@ -18,7 +17,7 @@ use super::record::Worker;
 use super::registry::{Tasks, gone};
 use super::stream_state::StreamState;
 use super::work::TaskWork;
-use crate::actor::{ActivationError, Actor, ActorDirectory, ActorLocation, Router, RunEvent};
+use crate::actor::{ActivationError, Actor, ActorLocation, RunEvent};
 use crate::logs::placement::Location;
 use crate::refusals;
 
@@ -34,18 +33,6 @@ impl Actor for TaskActor {
     type Host = Tasks;
 
     const COMMANDS_AT_ONCE: usize = 64;
-
-    fn directory(tasks: &Tasks) -> &ActorDirectory<TaskActor> {
-        tasks.directory()
-    }
-
-    fn router(tasks: &Tasks) -> &dyn Router<TaskActor> {
-        &*tasks.router
-    }
-
-    fn draining(tasks: &Tasks) -> &CancellationToken {
-        &tasks.draining
-    }
 
     fn not_found() -> Refusal {
         refusals::task_not_found()

@@ -19,7 +19,7 @@ use super::output;
 use super::record::TaskRecord;
 use super::stream_state::StreamState;
 use super::work::TaskWork;
-use crate::actor::{ActorDirectory, Router};
+use crate::actor::{ActorDirectory, ActorHost, Router};
 use crate::config::Config;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
@@ -57,6 +57,22 @@ pub struct Tasks {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ActorHost for Tasks {
+    type Actor = TaskActor;
+
+    fn directory(&self) -> &ActorDirectory<TaskActor> {
+        &self.directory
+    }
+
+    fn router(&self) -> &dyn Router<TaskActor> {
+        &*self.router
+    }
+
+    fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
 }
 
 impl Tasks {
@@ -98,10 +114,6 @@ impl Tasks {
             Some(listener) => listener.handle_operation_ended(session, owner, task, content).await,
             None => Err(gone()),
         }
-    }
-
-    pub fn directory(&self) -> &ActorDirectory<TaskActor> {
-        &self.directory
     }
 
     /// How many tasks have a process of ours.
@@ -198,18 +210,6 @@ impl Tasks {
         record.map_err(|why| {
             Refusal::new(ErrorCode::StoreUnavailable, format!("The task's record cannot be read: {why}."))
         })
-    }
-
-    /// Delivers a command to a task of the asker's own, wherever it lives.
-    pub async fn send(self: &Arc<Self>, id: &TaskId, asker: &Principal, command: TaskCommand) -> Result<(), Refusal> {
-        ActorDirectory::<TaskActor>::send(self, id, asker, Box::new(command)).await.map_err(|(_, refusal)| refusal)
-    }
-
-    /// The same, and a refusal goes to the one who waits for the command.
-    pub async fn deliver(self: &Arc<Self>, id: &TaskId, asker: &Principal, command: TaskCommand) {
-        if let Err((command, refusal)) = ActorDirectory::<TaskActor>::send(self, id, asker, Box::new(command)).await {
-            command.refuse(&refusal);
-        }
     }
 
     /// Hands an append over; the answer comes once it is durable.
