@@ -132,6 +132,15 @@ test('what is owed when the server is killed with -9 is told after it, under the
     assert.ok(target.heard.slice(before).some((one) => idOf(one) === idOf(target.heard[0])));
 });
 
+test('the end of a response whose first events are no longer kept is told all the same', async (t) => {
+    const target = await receiver(t);
+    const server = await Server.start(t, settings(target.url, { BOWLINE_BUFFER__EVENTS_MAX: '50' }));
+    const { id } = await client(server).responses.create({ model: 'demo', input: '/long 3000 0', background: true });
+    await until('its end is told', () => target.heard.length >= 1);
+    const event = await unwrap(server, target.heard[0]);
+    assert.deepEqual([event.data.id, event.type], [id, 'response.completed']);
+});
+
 test('targets inside are refused: an address at the start, a name when it is dialled', async (t) => {
     const target = await receiver(t);
     const closed = { BOWLINE_WEBHOOKS__ALLOW_PRIVATE: 'false' };

@@ -63,7 +63,7 @@ pub struct Config {
     pub limits: Limits,
     /// Whether TLS is served, and with what.
     pub tls: Option<TlsConfig>,
-    /// Where ends of responses are told, if anywhere.
+    /// The addresses that get the ends of responses, if there are any.
     pub webhooks: Option<WebhookConfig>,
     pub lease: LeaseConfig,
     pub drain: DrainConfig,

@@ -1,4 +1,4 @@
-//! Webhooks: where ends of responses are told, and the key that signs what is told.
+//! Webhooks: the addresses that get the ends of responses, and the key that signs what they get.
 
 use std::fmt;
 use std::time::Duration;

@@ -120,7 +120,7 @@ impl SessionActor {
             SessionRequest::Response { step_id, reply, request, announce } => {
                 self.response(&from, &step_id, reply, request, announce).await
             }
-            SessionRequest::WebhookTold(owed) => self.webhook_told(owed).await,
+            SessionRequest::WebhookDelivered(owed) => self.webhook_delivered(owed).await,
             SessionRequest::Returned(returned) => self.returned(&from, *returned).await,
             SessionRequest::Cancel { by, reason, turn } => self.cancel(&from, by, reason, turn).await,
             SessionRequest::Command { by, command } => self.command(&from, by, command).await,

@@ -59,13 +59,13 @@ pub enum SessionRequest {
         reply: Reply,
         /// What else the one who replies asked for, as the log is to keep it.
         request: Option<Content>,
-        /// The event that asks, if webhooks are told what follows the answer.
+        /// The event that asks, if webhooks get what follows the answer.
         announce: Option<Seq>,
     },
     /// The outputs of functions that a run has called.
     Returned(Box<Returned>),
-    /// Webhooks were told how a response ended.
-    WebhookTold(Owed),
+    /// Webhooks have the end of a response.
+    WebhookDelivered(Owed),
     Cancel {
         by: String,
         reason: Option<String>,

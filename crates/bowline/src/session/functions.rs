@@ -23,7 +23,7 @@ pub struct Returned {
     pub functions: Functions,
     /// What else was asked for, as the log is to keep it.
     pub request: Content,
-    /// The event of the last call, if webhooks are told what follows.
+    /// The event of the last call, if webhooks get what follows.
     pub announce: Option<Seq>,
 }
 
@@ -99,7 +99,7 @@ impl SessionActor {
         change.delete(keys::calls(&step_id));
         let owed = self.owe_answer(&mut change, announce);
         self.commit(change).await?;
-        self.tell_webhook(owed);
+        self.post_webhook(owed);
         let outputs = FunctionOutputs { outputs, functions };
         if let Some(waiting) = self.run.as_deref_mut().and_then(|run| run.calls.remove(&step_id)) {
             // An agent that no longer listens has ended meanwhile, and says so itself.

@@ -239,7 +239,7 @@ pub mod keys {
         format!("f/{step}")
     }
 
-    /// The response of this turn, behind this question of it, whose end webhooks are to be told.
+    /// The response of this turn, behind this question of it, whose end webhooks are to get.
     pub fn webhook(turn: Seq, question: Option<Seq>) -> String {
         format!("{WEBHOOKS}{turn}-{}", question.map_or(0, Seq::get))
     }

@@ -1,4 +1,4 @@
-//! What a session owes to webhooks: noted in the commit that begins a response, and struck out once it was told.
+//! What a session owes to webhooks: noted in the commit that begins a response, and deleted once it was delivered.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +12,13 @@ use super::command::CommandResult;
 use super::record::keys;
 use super::{CommandOutcome, SessionRequest};
 
-/// Tells others how turns ended.
+/// Posts to webhooks how turns ended.
 pub trait Announcer: fmt::Debug + Send + Sync + 'static {
-    /// Tells it once it has ended, as often as it takes. `told` runs when it need not be told again, and never if this
-    /// process ends before that.
-    fn tell(self: Arc<Self>, owed: OwedEnd, told: BoxFuture<'static, ()>);
+    /// Posts it once it has ended, as often as it takes. `delivered` runs when that is done, and never if this process ends before.
+    fn post(self: Arc<Self>, owed: OwedEnd, delivered: BoxFuture<'static, ()>);
 }
 
-/// The end of a turn, or of what follows a question of it, that is to be told.
+/// The end of a turn, or of what follows a question of it, that is to be posted.
 #[derive(Clone, Debug)]
 pub struct OwedEnd {
     pub log: LogId,
@@ -45,7 +44,7 @@ impl Owed {
 }
 
 impl SessionActor {
-    /// Notes that the end of a response is to be told.
+    /// Notes that the end of a response is to be posted.
     pub(super) fn owe_webhook(&self, change: &mut PendingChange, turn: Seq, question: Option<Seq>) -> Option<Owed> {
         let max = self.shared.config.webhooks.as_ref()?.owed_per_session_max;
         // A receiver that is away for long costs no more than this.
@@ -65,41 +64,41 @@ impl SessionActor {
         self.owe_webhook(change, turn, Some(announce?))
     }
 
-    /// Has it told; for that the session need not stay awake.
-    pub(super) fn tell_webhook(&self, owed: Option<Owed>) {
+    /// Has it posted; for that the session need not stay awake.
+    pub(super) fn post_webhook(&self, owed: Option<Owed>) {
         let (Some(owed), Some(webhooks)) = (owed, &self.shared.webhooks) else { return };
         let Owed { turn, question } = owed;
         let end = OwedEnd { log: self.log.clone(), turn, question, key: owed.key(), agent: self.record.agent.clone() };
         let (sessions, session, owner) = (Arc::downgrade(&self.shared), self.id.clone(), self.owner.clone());
-        let told = async move {
+        let delivered = async move {
             let Some(sessions) = sessions.upgrade() else { return };
             let struck = match sessions.living(&session, &owner).await {
                 Ok(Some(session)) => {
-                    sessions.ask(&session, &owner, None, SessionRequest::WebhookTold(owed)).await.map(drop)
+                    sessions.ask(&session, &owner, None, SessionRequest::WebhookDelivered(owed)).await.map(drop)
                 }
                 living => living.map(drop),
             };
             if let Err(refusal) = struck {
-                tracing::debug!(%session, %refusal, "a webhook that was told may be told again");
+                tracing::debug!(%session, %refusal, "a webhook that was delivered may be delivered again");
             }
         };
-        webhooks.clone().tell(end, Box::pin(told));
+        webhooks.clone().post(end, Box::pin(delivered));
     }
 
-    /// Has everything told that an earlier process owed.
-    pub(super) async fn tell_owed_webhooks(&self) -> Result<(), Refusal> {
+    /// Has everything posted that an earlier process owed.
+    pub(super) async fn post_owed_webhooks(&self) -> Result<(), Refusal> {
         if self.record.webhooks == 0 || self.shared.webhooks.is_none() {
             return Ok(());
         }
         let items = self.shared.logs.store.items(&self.log, keys::WEBHOOKS).await;
         let items = items.map_err(|error| crate::refusals::of_store(&error))?;
         let owed = items.iter().filter_map(|(_, bytes)| serde_json::from_slice::<Owed>(bytes).ok());
-        owed.for_each(|owed| self.tell_webhook(Some(owed)));
+        owed.for_each(|owed| self.post_webhook(Some(owed)));
         Ok(())
     }
 
-    /// It was told, and is owed no more.
-    pub(super) async fn webhook_told(&mut self, owed: Owed) -> CommandResult {
+    /// It was delivered, and is owed no more.
+    pub(super) async fn webhook_delivered(&mut self, owed: Owed) -> CommandResult {
         if self.certain::<Owed>(&owed.key()).await?.is_some() {
             let mut change = self.change();
             change.delete(owed.key());

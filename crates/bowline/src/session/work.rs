@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 
 use super::actor::{PendingChange, SessionActor};
 use super::background::Background;
-use super::brought::Brought;
 use super::command::CommandResult;
+use super::message_extras::MessageExtras;
 use super::record::{AcceptedMessage, Queued, keys};
 use super::run::Entry;
 use super::turns::TurnEntry;
@@ -71,7 +71,7 @@ impl SessionActor {
         }
     }
 
-    /// Whether this turn is the newest, waits for nobody, and no message is queued behind it.
+    /// Whether this turn is the newest, waits for no answer, and no message is queued behind it.
     async fn is_newest(&self, turn: Seq) -> Result<(), Refusal> {
         if self.record.turn.active().is_some_and(|active| !active.pending.is_empty()) {
             let message =
@@ -156,7 +156,7 @@ impl SessionActor {
         let started = self.next_seq().await?;
         let mut change = self.change();
         change.event(&draft);
-        let Brought { before, instructions, functions, announce } = Brought::of(content);
+        let MessageExtras { before, instructions, functions, announce } = MessageExtras::of(content);
         let brought = before.len() as u64;
         for earlier in before {
             let message = message_of(earlier.role, earlier.content, None);
@@ -178,7 +178,7 @@ impl SessionActor {
         SessionActor::open_turn(&mut change, started, false);
         let owed = if announce { self.owe_webhook(&mut change, started, None) } else { None };
         let started = self.start_run(change, Input::Message { text }, started, conversation).await?;
-        self.tell_webhook(owed);
+        self.post_webhook(owed);
         Ok(started)
     }
 
@@ -398,7 +398,7 @@ impl SessionActor {
         change.delete(keys::confirmation(step));
         let owed = self.owe_answer(&mut change, announce);
         self.commit(change).await?;
-        self.tell_webhook(owed);
+        self.post_webhook(owed);
         if let Some(waiting) = self.run.as_deref_mut().and_then(|run| run.answers.remove(step)) {
             // An agent that no longer listens has ended meanwhile, and says so itself.
             let _ = waiting.send(reply);

@@ -232,7 +232,7 @@ impl From<&SessionRequest> for SessionAsk {
                 let reply = PersonReply { confirmed, tasks, reason };
                 Self::Response { step_id: step_id.clone(), reply, request: request.clone(), announce: *announce }
             }
-            SessionRequest::WebhookTold(Owed { turn, question }) => {
+            SessionRequest::WebhookDelivered(Owed { turn, question }) => {
                 Self::WebhookTold { turn: *turn, question: *question }
             }
             SessionRequest::Returned(returned) => Self::Returned(Box::new((&**returned).into())),
@@ -272,7 +272,7 @@ impl From<SessionAsk> for SessionRequest {
             SessionAsk::Response { step_id, reply: PersonReply { confirmed, tasks, reason }, request, announce } => {
                 Self::Response { step_id, reply: Reply { confirmed, tasks, reason }, request, announce }
             }
-            SessionAsk::WebhookTold { turn, question } => Self::WebhookTold(Owed { turn, question }),
+            SessionAsk::WebhookTold { turn, question } => Self::WebhookDelivered(Owed { turn, question }),
             SessionAsk::Returned(returned) => Self::Returned(Box::new((*returned).into())),
             SessionAsk::Cancel { by, reason, turn } => Self::Cancel { by, reason, turn },
             SessionAsk::Plan { by, command } => Self::Command { by, command: WorkCommand::Plan(command) },

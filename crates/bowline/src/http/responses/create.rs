@@ -61,7 +61,7 @@ pub async fn begin(
     if delivery == Delivery::Streamed {
         limits.admit_stream()?;
     }
-    // Those who wait for the answer need not be told.
+    // A caller that waits for the answer needs no webhook.
     let announce = echoed.0.get("background") == Some(&true.into());
     match input {
         Input::Answer { question, reply } => {

@@ -1,7 +1,7 @@
-//! Webhooks: servers that the operator names are told how responses in the background ended, by the Standard Webhooks rules.
+//! Webhooks: servers that the operator names get a POST when a response in the background has ended, by the Standard Webhooks rules.
 //!
-//! That a response is owed to them is written in the commit that begins it, and struck out once it was told. So it is told at
-//! least once, whatever dies in between, and under the same `webhook-id` each time.
+//! The commit that begins a response notes that its end is owed to them, and the note is deleted once they have it. So each of them gets it
+//! at least once, whatever dies in between, and under the same `webhook-id` each time.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -24,8 +24,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, WebhookConfig};
+use crate::decode::decode;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
+use crate::session::record::keys;
+use crate::session::turns::TurnEntry;
 use crate::session::{Announcer, OwedEnd};
 
 /// The first wait before a webhook is sent again, and the longest.
@@ -37,7 +40,7 @@ const STORE_RETRY: Duration = Duration::from_secs(1);
 /// How often the store itself is asked whether a response has ended, should a wake-up be missed.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Where ends of responses are told, if anywhere.
+/// Posts ends of responses to the addresses that the settings name.
 struct Webhooks {
     config: WebhookConfig,
     logs: Arc<Logs>,
@@ -45,7 +48,7 @@ struct Webhooks {
     client: reqwest::Client,
     closing: CancellationToken,
     requests: Semaphore,
-    /// What this node is telling now.
+    /// What this node is posting now.
     running: Mutex<HashSet<String>>,
 }
 
@@ -66,7 +69,7 @@ struct OwedWebhook {
 
 /// What became of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum WebhookOutcome {
     Delivered,
     GivenUp,
 }
@@ -77,7 +80,7 @@ struct End {
     at_seconds: u64,
 }
 
-/// What tells them; none if the settings name no target.
+/// What posts them; none if the settings name no target.
 pub fn announcer(
     config: &Config,
     logs: &Arc<Logs>,
@@ -99,12 +102,12 @@ pub fn announcer(
 }
 
 impl Webhooks {
-    /// Tells every target.
-    async fn tell_all(&self, owed: &OwedWebhook) {
+    /// Posts to every target.
+    async fn post_all(&self, owed: &OwedWebhook) {
         let Some(end) = self.end_of(owed).await else { return };
         let body = WebhookEvent::of(&owed.response, &end);
         let body = bytes::Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
-        let sends = self.config.urls.iter().map(|url| self.send_until_heard(url, owed, &end, &body));
+        let sends = self.config.urls.iter().map(|url| self.post_until_taken(url, owed, &end, &body));
         futures_util::future::join_all(sends).await;
     }
 
@@ -122,17 +125,24 @@ impl Webhooks {
         }
     }
 
+    /// Waits for the end of a response. If its events are trimmed before they are read here, it has ended once its turn has, and as that
+    /// did: what is kept beside the log says so.
     async fn follow(&self, owed: &OwedWebhook) -> Result<Option<End>, StoreError> {
         let OwedWebhook { response, .. } = owed;
         let epoch = self.logs.store.extent(&response.log).await?.epoch;
         let wake = WakeSet::new();
         let mut follower = self.logs.follow(&response.log, (&epoch, response.first()), &wake, 0);
+        let mut trimmed = false;
         loop {
             match self.logs.next(&mut follower, READ).await? {
                 Followed::Events(events) => {
                     for event in events.iter().filter(|event| may_end(event)) {
-                        if let Some(end) = self.project(owed, event).await? {
-                            return Ok(Some(end));
+                        let end = match self.project(owed, event).await? {
+                            None if trimmed => self.end_of_turn(owed).await?,
+                            end => end,
+                        };
+                        if end.is_some() {
+                            return Ok(end);
                         }
                     }
                 }
@@ -144,9 +154,28 @@ impl Webhooks {
                         follower.doubt();
                     }
                 }
-                Followed::Gap { .. } | Followed::Epoch(_) => return Ok(None),
+                Followed::Gap { .. } => {
+                    trimmed = true;
+                    if let Some(end) = self.end_of_turn(owed).await? {
+                        return Ok(Some(end));
+                    }
+                }
+                // What is left of it is read again: a run that lost its end gets another one there.
+                Followed::Epoch(extent) => {
+                    follower.enter(&extent.epoch);
+                    follower.seek(response.first());
+                }
             }
         }
+    }
+
+    async fn end_of_turn(&self, owed: &OwedWebhook) -> Result<Option<End>, StoreError> {
+        let (log, key) = (&owed.response.log, keys::turn(owed.response.turn));
+        let entry = self.logs.store.item(log, &key).await?;
+        // An entry that cannot be read was logged, and says nothing.
+        let entry: Option<TurnEntry> = decode(log, &key, entry).unwrap_or_default();
+        let ended = entry.and_then(|entry| entry.ended);
+        Ok(ended.map(|end| End { status: end.status.as_str().to_owned(), at_seconds: end.at_ms / 1000 }))
     }
 
     /// The response as it stands with this event, if that is its end.
@@ -168,13 +197,13 @@ impl Webhooks {
         Ok(standing.map(|standing| End { status: standing.status, at_seconds: logged_at(last) }))
     }
 
-    async fn send_until_heard(&self, url: &Url, owed: &OwedWebhook, end: &End, body: &bytes::Bytes) {
+    async fn post_until_taken(&self, url: &Url, owed: &OwedWebhook, end: &End, body: &bytes::Bytes) {
         let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1, 0.25);
         let id = event_id(&owed.response);
         loop {
             match self.send(url, &id, body).await {
-                Ok(told) => {
-                    let outcome = if told == Told::Delivered { "delivered" } else { "given_up" };
+                Ok(outcome) => {
+                    let outcome = if outcome == WebhookOutcome::Delivered { "delivered" } else { "given_up" };
                     return self.metrics.webhooks.inc(outcome);
                 }
                 Err(why) => {
@@ -187,7 +216,7 @@ impl Webhooks {
                     let delay = backoff.next(entropy::chance());
                     tracing::info!(webhook = %id, %why, delay_ms = delay.as_millis() as u64, "a webhook is sent again");
                     tokio::time::sleep(delay).await;
-                    // Its session may be over, or another node may have told it.
+                    // Its session may be over, or another node may have posted it.
                     if let Ok(None) = self.logs.store.item(&owed.response.log, &owed.key).await {
                         return;
                     }
@@ -197,7 +226,7 @@ impl Webhooks {
     }
 
     /// One attempt.
-    async fn send(&self, url: &Url, id: &str, body: &bytes::Bytes) -> Result<Told, String> {
+    async fn send(&self, url: &Url, id: &str, body: &bytes::Bytes) -> Result<WebhookOutcome, String> {
         let timestamp = clock::unix_seconds();
         let signature = self.config.key.sign(id, timestamp, body);
         let _permit = self.requests.acquire().await;
@@ -210,12 +239,12 @@ impl Webhooks {
             .header("webhook-timestamp", timestamp)
             .header("webhook-signature", signature)
             .body(body.clone());
-        // An address may hold a secret, so it is not told.
+        // An address may hold a secret, so it is not logged.
         let answer = request.send().await.map_err(|error| error.without_url().to_string())?;
         match answer.status() {
-            status if status.is_success() => Ok(Told::Delivered),
-            // The target wants to hear of nothing any more.
-            StatusCode::GONE => Ok(Told::GivenUp),
+            status if status.is_success() => Ok(WebhookOutcome::Delivered),
+            // The target wants no more webhooks.
+            StatusCode::GONE => Ok(WebhookOutcome::GivenUp),
             status => Err(format!("it answered {}", status.as_u16())),
         }
     }
@@ -223,7 +252,7 @@ impl Webhooks {
 
 impl Announcer for Webhooks {
     /// It is done once at a time, however often it is asked for.
-    fn tell(self: Arc<Self>, owed: OwedEnd, told: BoxFuture<'static, ()>) {
+    fn post(self: Arc<Self>, owed: OwedEnd, delivered: BoxFuture<'static, ()>) {
         let OwedEnd { log, turn, question, key, agent } = owed;
         let owed = OwedWebhook { response: ResponseId { log, turn, question }, key, agent };
         let id = owed.response.to_string();
@@ -232,8 +261,8 @@ impl Announcer for Webhooks {
         }
         tokio::spawn(async move {
             let closing = self.closing.clone();
-            if closing.run_until_cancelled(self.tell_all(&owed)).await.is_some() {
-                told.await;
+            if closing.run_until_cancelled(self.post_all(&owed)).await.is_some() {
+                delivered.await;
             }
             self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         });
@@ -248,12 +277,12 @@ fn may_end(event: &Recorded) -> bool {
     })
 }
 
-/// The name of the event, the same each time it is told.
+/// The name of the event, the same in each attempt.
 fn event_id(response: &ResponseId) -> String {
     format!("evt_{}", response.to_string().trim_start_matches("resp_"))
 }
 
-/// What is told: that a response ended, and how. Who wants to know more asks for it.
+/// What is posted: that a response ended, and how. A receiver that wants to know more retrieves it.
 #[derive(Serialize)]
 struct WebhookEvent {
     id: String,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// The members of a message's content that a session keeps with it. What is of another shape is left out.
 #[derive(Default, Deserialize)]
-pub struct Brought {
+pub struct MessageExtras {
     #[serde(default)]
     pub before: Vec<Earlier>,
     #[serde(default)]
@@ -15,7 +15,7 @@ pub struct Brought {
     /// What the agent may call of the sender's.
     #[serde(default)]
     pub functions: Option<Functions>,
-    /// Whether webhooks are told how it was answered.
+    /// Whether webhooks get the end of its answer.
     #[serde(default)]
     pub announce: bool,
 }
@@ -27,8 +27,8 @@ pub struct Earlier {
     pub content: String,
 }
 
-impl Brought {
-    pub fn of(content: &Content) -> Brought {
+impl MessageExtras {
+    pub fn of(content: &Content) -> MessageExtras {
         let text = content.0.get();
         // A list would be read as a struct too.
         let object = text.starts_with('{');
@@ -42,14 +42,15 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_what_has_the_right_shape_is_brought() {
-        let of = |value: serde_json::Value| Brought::of(&Content(serde_json::value::to_raw_value(&value).unwrap()));
-        let brought = of(json!({ "text": "c", "before": [{ "role": "user", "content": "a" }], "instructions": "b" }));
-        assert_eq!((brought.before.len(), brought.instructions.as_deref()), (1, Some("b")));
+    fn only_what_has_the_right_shape_is_taken() {
+        let of =
+            |value: serde_json::Value| MessageExtras::of(&Content(serde_json::value::to_raw_value(&value).unwrap()));
+        let extras = of(json!({ "text": "c", "before": [{ "role": "user", "content": "a" }], "instructions": "b" }));
+        assert_eq!((extras.before.len(), extras.instructions.as_deref()), (1, Some("b")));
         for nothing in [json!("text"), json!([[], "x"]), json!({ "text": "c" }), json!({ "before": "x", "text": "c" })]
         {
-            let brought = of(nothing);
-            assert!(brought.before.is_empty() && brought.instructions.is_none());
+            let extras = of(nothing);
+            assert!(extras.before.is_empty() && extras.instructions.is_none());
         }
     }
 }
