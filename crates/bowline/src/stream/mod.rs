@@ -162,6 +162,10 @@ impl Watched {
         let entry = streams.readers.logs.store.item(&log, &key).await.map_err(|error| refusals::of_task(&error))?;
         let entry = match decode::<TurnEntry>(&log, &key, entry)? {
             Some(entry) => entry,
+            // Its session may have been let go since its record was read, and its items with it.
+            None if session_record(streams, &log, asker, proof).await?.released => {
+                return Err(refusals::task_expired());
+            }
             None if was_forgotten(streams, &log, &record, &extent, started).await? => {
                 return Err(refusals::task_expired());
             }
