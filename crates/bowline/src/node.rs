@@ -58,7 +58,7 @@ use crate::{drive, format, hub};
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a node that leaves may take to see who stays. A store that is away must not keep clients from being told.
+/// How long a node that leaves may take to see who stays. A store that is away must not keep clients from their notice.
 const LAST_LOOK: Duration = Duration::from_millis(500);
 
 /// What a program that runs a server of its own brings along.
@@ -296,7 +296,7 @@ impl Node {
         if let Some(member) = &member
             && let Err(error) = drive::cluster::show(member, u64::MAX, true).await
         {
-            tracing::warn!(%error, "the other nodes could not be told goodbye; they will notice");
+            tracing::warn!(%error, "could not say goodbye to the other nodes; they will notice");
         }
         maintenance.logs.store.close().await;
     }

@@ -46,7 +46,7 @@ pub struct OpenAiConfig {
     /// Where `/chat/completions` lies.
     pub base_url: String,
     pub model: String,
-    /// What the model is told before the conversation.
+    /// What the model reads before the conversation.
     pub system: Option<String>,
     /// Requests to the model in one run; each but the last may call tools.
     pub max_steps: u32,

@@ -103,7 +103,7 @@ settings! {
         base_url [Kind::Text] = "", "Kind `openai`: where `/chat/completions` lies, such as `https://api.openai.com/v1`.";
         model [Kind::Text] = "", "Kind `openai`: the model to ask for.";
         api_key_env [Kind::Text] = "", "Kind `openai`: the environment variable that holds the API key.";
-        system [Kind::Text] = "", "Kind `openai`: what the model is told before the conversation.";
+        system [Kind::Text] = "", "Kind `openai`: what the model reads before the conversation.";
         max_steps [Kind::Number { min: 1, max: 1000 }] = "8", "Kind `openai`: requests to the model in one run; each but the last may call tools.";
     }
 
@@ -131,7 +131,7 @@ settings! {
         allow_stdio_add: bool [Kind::Bool] = "false", "Whether programs may be added as servers at run time.";
         retry_idempotent: bool [Kind::Bool] = "false", "Whether a tool that says it is read-only or idempotent is called again when its wire broke.";
         call_timeout: Duration [SPAN] = "2m", "How long a call waits for a server that is away, and how long `execute_tool` waits before the call becomes a task.";
-        call_limit: Duration [SPAN] = "24h", "How long a call may run at a server. Then it is taken back, and its outcome is told as unknown.";
+        call_limit: Duration [SPAN] = "24h", "How long a call may run at a server. Then it is cancelled, and its outcome is unknown.";
         ask_timeout: Duration [SPAN] = "10m", "How long a server's question waits for a client.";
         health_interval: Duration [SPAN] = "2m", "Time between checks of a connected MCP server.";
         health_timeout: Duration [SPAN] = "1m", "How long such a check may take.";

@@ -83,7 +83,7 @@ pub async fn follow(
         let mut piece = match next {
             Ok(piece) => piece,
             Err(FollowError::Store(StoreError::NoSuchLog)) => None,
-            // It is not over. The reader comes back with its position, and is told what that means now.
+            // It is not over. The reader comes back with its position, and gets the verdict on it then.
             Err(error) => return Some((Err(error), None)),
         };
         let goes_on = piece.as_mut().is_some_and(|piece| !cut_at_end(piece, subject, last));

@@ -14,8 +14,8 @@ pub mod openapi;
 mod page;
 pub(crate) mod problem;
 pub mod produce;
+mod rate_limited_log;
 pub mod responses;
-mod seldom;
 pub mod servers;
 mod sorted;
 pub mod ws;
@@ -45,7 +45,7 @@ use self::health::HealthState;
 use self::mcp::McpState;
 use self::openapi::OpenApiState;
 use self::produce::ProduceState;
-use self::seldom::Seldom;
+use self::rate_limited_log::RateLimitedLog;
 use self::servers::ServersState;
 use self::ws::WsState;
 use crate::config::Config;
@@ -162,7 +162,7 @@ impl Acceptor {
         let places = limits.connections_max + limits.streams_max + OTHER_CONNECTIONS_MAX;
         let places = Arc::new(Semaphore::new(places));
         let tracker = TaskTracker::new();
-        let mut troubled = Seldom::every(ACCEPT_TOLD_EVERY);
+        let mut troubled = RateLimitedLog::every(ACCEPT_TOLD_EVERY);
         let accept = async {
             loop {
                 match listener.accept().await {

@@ -73,7 +73,7 @@ enum Admitted {
     Known(Credential),
     /// The first frame has to say.
     Unknown,
-    /// Let in only to be told why not.
+    /// Let in only to be closed with the code that says why.
     Unauthorized,
 }
 

@@ -53,7 +53,7 @@ impl OpenAi {
         }
     }
 
-    /// Runs one call and tells of it. The model may have made up the tool or the arguments; it is told that too.
+    /// Runs one call and emits its outcome. The model may have made up the tool or the arguments; then it gets the error as the outcome.
     async fn call(&self, run: &Run, toolbox: &Toolbox, wanted: &RequestedCall) -> Result<ToolOutcome, AgentError> {
         let spec = toolbox.find(&wanted.name);
         let (name, server) = spec.map_or((wanted.name.as_str(), None), |spec| (&spec.tool, Some(spec.server.as_str())));

@@ -5,9 +5,9 @@ pub mod producers;
 pub mod read;
 pub mod sdk;
 pub mod sessions;
-pub(crate) mod shown;
 pub mod sse;
 pub mod tasks;
+pub(crate) mod view;
 
 use std::sync::Arc;
 

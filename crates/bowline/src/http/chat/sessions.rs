@@ -17,9 +17,9 @@ use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
 use super::super::sorted::Sorted;
 use super::read::{self, Body, Name};
-use super::shown::SessionSummary;
 use super::sse::{self, StreamQuery};
-use super::{Owner, session_id, shown};
+use super::view::SessionSummary;
+use super::{Owner, session_id, view};
 use crate::config::{Config, Ownership};
 use crate::drive::stream::WatchedStream;
 use crate::logs::Logs;
@@ -160,7 +160,7 @@ pub async fn list(
     let page = sessions.page(&owner.principal, owner.proof.as_ref(), offset, limit as usize).await?;
     let mut listed = Vec::new();
     for (log, record) in &page.sessions {
-        listed.push(shown::summary(&logs, log, record).await?);
+        listed.push(view::summary(&logs, log, record).await?);
     }
     Ok(Sorted(SessionList { sessions: listed, total: page.total }).into_response())
 }
@@ -172,7 +172,7 @@ pub async fn show(
     Name(sid): Name,
 ) -> Answer {
     let (log, record) = sessions.own(&session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
-    Ok(Sorted(shown::whole(&logs, &log, &record).await?).into_response())
+    Ok(Sorted(view::whole(&logs, &log, &record).await?).into_response())
 }
 
 pub async fn delete(owner: Owner, State(sessions): State<Arc<Sessions>>, Name(sid): Name) -> Answer {

@@ -60,7 +60,7 @@ pub(crate) struct Ttl {
     stream_ttl_ms: u64,
 }
 
-/// Really stops the work. A task that has ended is told as it is.
+/// Really stops the work. A task that has ended is answered as it is.
 pub async fn cancel(owner: Owner, State(streams): State<Arc<Streams>>, Name(tid): Name, body: Body) -> Answer {
     let reason = body.fields().text("reason")?;
     let id = task_id(&tid)?;

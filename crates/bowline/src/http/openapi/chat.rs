@@ -10,7 +10,7 @@ use serde_json::json;
 use super::schemas::asked_cursor;
 use super::{Access, ApiOperation};
 use crate::http::chat::sessions::{Responded, SessionList, SessionMade, TurnCancelled};
-use crate::http::chat::shown::Session;
+use crate::http::chat::view::Session;
 
 /// How a session that cannot be used says so.
 pub const SESSION: [ErrorCode; 3] = [SessionNotFound, SessionExpired, SessionInactive];

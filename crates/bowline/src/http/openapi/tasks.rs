@@ -55,7 +55,7 @@ pub fn operations() -> Vec<ApiOperation> {
         .answers_nothing(204, "The task has ended and the cursor is at its end")
         .refuses(&[CursorAhead]),
         task("post", "/api/chat/tasks/{tid}/cancel", "cancelTask", "Stops a task", "tasks")
-            .about("One that has ended is told as it is.")
+            .about("One that has ended is answered as it is.")
             .takes("Reason", false, &json!({ "reason": "no longer needed" }))
             .answers::<TaskCancelled>(200, "Whether it was stopped, and how it stands")
             .refuses(&SESSION),

@@ -116,7 +116,7 @@ fn check_metadata(metadata: Option<&Value>) -> Result<(), Refusal> {
     ))
 }
 
-/// What changes the meaning of an answer, and agents cannot be told. What only tunes a model is repeated and not passed on.
+/// What changes the meaning of an answer and has no way to an agent. What only tunes a model is repeated and not passed on.
 fn refuse_what_would_be_ignored(fields: &Map<String, Value>) -> Result<(), Refusal> {
     let unsupported = |field: &str, why: &str| {
         let refusal = Refusal::new(ErrorCode::NotSupported, format!("`{field}` {why}"));

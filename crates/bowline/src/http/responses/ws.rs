@@ -39,7 +39,7 @@ use crate::stream::Streams;
 /// Lanes of one connection, and requests that may wait in one.
 const LANES_MAX: usize = 16;
 const WAITING_MAX: usize = 16;
-/// Messages that wait for the socket. Whoever makes more waits too.
+/// Messages that wait for the socket. A sender of more waits too.
 const OUTBOX: usize = 16;
 /// The longest name of a lane.
 const LANE_BYTES_MAX: usize = 256;

@@ -3,7 +3,7 @@
 //! A response is a turn up to its end, its first question, or its first call of a function of the caller's; the answer to that
 //! question, or the outputs of such calls, begin the next response. Events are
 //! numbered from 0 without holes, and the numbers are the same for every reader: nothing is merged, left out or made up, so a
-//! reader that lacks the beginning cannot be served, and is told so.
+//! reader that lacks the beginning cannot be served, and gets an error.
 
 mod events;
 mod id;

@@ -51,7 +51,7 @@ impl OpenText {
 }
 
 impl Call {
-    /// The call as it stands; its arguments are there once they were told.
+    /// The call as it stands; its arguments are there once the agent has sent them.
     pub fn item<'a>(&'a self, status: ItemStatus, arguments: &'a Text, result: CallResult<'a>) -> OutputItem<'a> {
         let (output, error) = match result {
             CallResult::None => (None, None),
