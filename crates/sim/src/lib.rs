@@ -33,6 +33,7 @@ pub mod disk;
 pub mod host;
 pub mod net;
 pub mod oracle;
+pub mod picture;
 pub mod scenario;
 pub mod seeded_libc;
 pub mod trace;

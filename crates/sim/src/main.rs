@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use bowline_sim::{seeded_libc, world};
+use bowline_sim::{picture, seeded_libc, world};
 use clap::Parser;
 use serde_json::{Value, json};
 
@@ -31,6 +31,18 @@ struct Cli {
     /// Print the history of one seed
     #[arg(long, value_name = "SEED")]
     trace: Option<u64>,
+    /// Draw the history of one seed as SVG
+    #[arg(long, value_name = "SEED")]
+    picture: Option<u64>,
+    /// What of it to draw: from this simulated millisecond on
+    #[arg(long, default_value_t = 0)]
+    from_ms: u64,
+    /// … up to this one
+    #[arg(long, default_value_t = u64::MAX)]
+    to_ms: u64,
+    /// … and only these clients, if any is named
+    #[arg(long, value_delimiter = ',')]
+    clients: Vec<String>,
     /// Run one seed in this process and print its outcome as JSON
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
@@ -59,6 +71,7 @@ fn main() -> ExitCode {
     let done = match (cli.seed, cli.trace) {
         (Some(seed), _) => one(seed, false),
         (_, Some(seed)) => one(seed, true),
+        _ if cli.picture.is_some() => draw(&cli),
         _ => many(&cli),
     };
     match done {
@@ -87,6 +100,15 @@ fn one(seed: u64, readable: bool) -> anyhow::Result<bool> {
         "simulated_ms": outcome.simulated_ms,
     });
     writeln!(out, "{facts}")?;
+    Ok(outcome.violations.is_empty())
+}
+
+/// The history of one seed, or a part of it, as a picture.
+fn draw(cli: &Cli) -> anyhow::Result<bool> {
+    let seed = cli.picture.unwrap_or_default();
+    seeded_libc::seed(seed);
+    let outcome = world::run(seed, true)?;
+    say(picture::svg(&outcome.lines, (cli.from_ms, cli.to_ms), &cli.clients).trim_end());
     Ok(outcome.violations.is_empty())
 }
 
