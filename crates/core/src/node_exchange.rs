@@ -286,5 +286,5 @@ impl PeerNumbers {
 }
 
 #[cfg(test)]
-#[path = "exchange_tests.rs"]
+#[path = "node_exchange_tests.rs"]
 mod tests;

@@ -87,10 +87,10 @@ pub mod commit;
 pub mod contract;
 pub mod disk;
 pub mod follow;
+pub mod leased_log;
 pub mod memory;
 pub mod redis;
 pub mod tail;
-pub mod writer;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -107,9 +107,9 @@ pub use commit::{
 };
 pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
 pub use follow::{FollowError, Followed, Follower};
+pub use leased_log::{Changed, LeasedLog, Lessor, SharedLessor};
 pub use redis::{RedisOptions, RedisStore, RedisUrl};
 pub use tail::{TailGuard, WakeSet};
-pub use writer::{Changed, LeasedLog, Lessor, SharedLessor};
 
 /// Append-only logs with numbered events.
 ///

@@ -18,7 +18,7 @@ use super::store::StoreUrl;
 settings! {
     keys "" {
         listen [Kind::Text] = "127.0.0.1:8080", "Address and port to listen on. An address that is not loopback needs `auth.mode`, or `insecure_no_auth`.";
-        default_agent [Kind::Text] = "demo", "The agent of a session that does not name one: one of `agents`, or a URL, which makes an agent `http` of that kind.";
+        default_agent [Kind::Text] = "demo", "The agent of a session that does not name one: one of `agents`, or a URL, which defines an agent named `http` of kind `http`.";
         insecure_no_auth [Kind::Bool] = "false", "Allows a listen address that is not loopback without auth.";
     }
 
@@ -27,7 +27,7 @@ settings! {
         url: StoreUrl [Kind::Text] = "disk:./bowline-data", "Where events live: `disk:DIR`, `memory:`, or a [Redis](scaling.md) at `redis://`, `rediss://` or `redis+sentinel://`.";
         sync: SyncMode [Kind::Choice(SyncMode::WORDS)] = "always", "`always` syncs to disk before anyone sees an event; `interval` syncs every 50 ms. For `disk:` only.";
         wait_replicas: u32 [Kind::Number { min: 0, max: 100 }] = "0", "On Redis: replicas that must have an event before it is answered.";
-        timeout: Duration [SPAN] = "5s", "On Redis: how long a command may take, with all attempts, before the request fails because the store is away.";
+        timeout: Duration [SPAN] = "5s", "On Redis: how long a command may take, with all attempts, before the request fails because the store is unavailable.";
     }
 
     /// Sessions: how long they live, whose they are, and what happens to a message while a run is active.
@@ -36,7 +36,7 @@ settings! {
         when_busy: WhenBusy [Kind::Choice(WhenBusy::WORDS)] = "reject", "What happens to a message while a run is active.";
         queue_max: usize [Kind::Number { min: 0, max: 10_000 }] = "10", "Messages that may wait with `session.when_busy = \"queue\"`.";
         ownership: Ownership [Kind::Choice(Ownership::WORDS)] = "" by ownership, "What proves that a session is the caller's. When not set: `principal` with auth, `open` on loopback without auth, else `token`.";
-        tombstone_ttl: Duration [SPAN_OR_NONE] = "7d", "How long the owner of an expired or ended session is still told so.";
+        tombstone_ttl: Duration [SPAN_OR_NONE] = "7d", "How long the owner of an expired or ended session gets that answer in place of \"not found\".";
         store_patience: Duration [SPAN_OR_NONE] = "1m", "How long a run waits for a store that cannot take its next event.";
     }
 
@@ -69,7 +69,7 @@ settings! {
 
     /// When a connection counts as lost.
     struct HeartbeatConfig in "heartbeat." {
-        interval: Duration [SPAN] = "30s", "Time between heartbeats. A connection heard of nothing for two of them is lost.";
+        interval: Duration [SPAN] = "30s", "Time between heartbeats. A connection that is silent for two of them is closed.";
     }
 
     keys "auth." {
@@ -116,7 +116,7 @@ settings! {
     keys "agents.<name>." of "openai" "http" {
         headers_env [Kind::Text] = "", "Kinds `openai` and `http`: the environment variable that holds more headers, as a JSON object.";
         timeout [SPAN] = "1m", "Kinds `openai` and `http`: how long the upstream may be silent before it counts as lost.";
-        retries [Kind::Number { min: 0, max: 100 }] = "3", "Kinds `openai` and `http`: how often a request that may be sent again is.";
+        retries [Kind::Number { min: 0, max: 100 }] = "3", "Kinds `openai` and `http`: how often a request that is safe to repeat is sent again.";
         answer_bytes_max [Kind::Size] = "4MiB", "Kinds `openai` and `http`: bytes of one answer.";
     }
 
@@ -158,7 +158,7 @@ settings! {
         config_bytes_max: usize [Kind::Size] = "16KiB", "Bytes of `config` and `app_version` of one session.";
         events_per_second: u32 [COUNT] = "500", "Client frames per second and connection; acks and pongs do not count.";
         bad_frames_max: u32 [COUNT] = "100", "Frames that cannot be understood before the connection is closed.";
-        send_window_bytes: usize [Kind::Size] = "256KiB", "Bytes handed to a socket before it must have taken them.";
+        send_window_bytes: usize [Kind::Size] = "256KiB", "Bytes that wait for one connection before the reading of its logs pauses.";
         event_bytes_max: usize [Kind::Size] = "1MiB", "Bytes of one event that an agent emits.";
         confirmations_max: usize [COUNT] = "32", "Confirmations of one run that may wait at once.";
         conversation_messages_max: usize [COUNT] = "1000", "Messages of one conversation that an agent is given.";
@@ -189,13 +189,13 @@ settings! {
         allow_private [Kind::Bool] = "false", "Whether `webhooks.urls` may lead to private and loopback addresses; to link-local ones they never may.";
         timeout [SPAN] = "15s", "How long a receiver may take to answer.";
         retry_for [SPAN_OR_NONE] = "24h", "For how long after the end of a response it is posted again, with growing pauses of up to 5 minutes, until a receiver answers with success.";
-        owed_per_session_max [COUNT] = "1000", "Ends of responses of one session that may wait to be heard. Responses beyond that are not told.";
+        owed_per_session_max [COUNT] = "1000", "Webhooks of one session that may wait for their delivery. Those beyond that are not sent.";
     }
 
     /// Several nodes on one store: when a node counts as dead, and how long another waits for its answer.
     struct LeaseConfig in "lease." {
         answer_timeout: Duration [SPAN] = "30s" by lease_span, "With several nodes on one Redis: a request that another node has to answer fails or is cut after so long, whatever happens between the nodes. At least 400 ms.";
-        ttl: Duration [SPAN] = "10s" by lease_span, "With several nodes on one Redis: after so long without a sign of life a node is dead, and others end or continue its runs. At least 400 ms.";
+        ttl: Duration [SPAN] = "10s" by lease_span, "With several nodes on one Redis: a node whose heartbeat does not change for three quarters of this time is taken for dead, and others end or continue its runs. At least 400 ms.";
     }
 
     /// The end of a server that is asked to stop.

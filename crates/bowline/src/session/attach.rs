@@ -33,7 +33,7 @@ impl SessionActor {
             return self.refuse(&claimant, refusal);
         }
         if claimant.approach.observe {
-            // A holder that only wants to watch gives up its seat.
+            // A holder that only wants to watch gives up its hold.
             let left = self.hold.handle_gone(party);
             self.grant(claimant, None).await;
             return self.settle_claims(left).await;
@@ -182,7 +182,7 @@ impl SessionActor {
         let extent = as_restored(extent, claimant.approach.restored.as_deref());
         let mut resume_token = None;
         if !claimant.approach.observe {
-            resume_token = self.take_seat(claimant).await?;
+            resume_token = self.mark_held(claimant).await?;
         }
         let resume = match (&claimant.approach.cursor, claimant.approach.observe) {
             (Some(cursor), _) => Resume::decide(&extent, cursor),
@@ -228,7 +228,7 @@ impl SessionActor {
     }
 
     /// Writes down that the session is held; with resume tokens, also the new one, before a client is given it.
-    async fn take_seat(&mut self, claimant: &Attacher) -> Result<Option<String>, Refusal> {
+    async fn mark_held(&mut self, claimant: &Attacher) -> Result<Option<String>, Refusal> {
         self.record.held = true;
         if self.shared.config.session.ownership != Ownership::Token {
             self.record.touched_ms = self.shared.logs.clock.now_ms();

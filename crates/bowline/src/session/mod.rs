@@ -9,6 +9,7 @@ pub mod export;
 mod functions;
 mod list;
 mod message_extras;
+mod messages;
 pub mod operations;
 pub mod record;
 pub mod registry;
@@ -18,7 +19,6 @@ mod tools_used;
 pub mod turns;
 mod used_states;
 mod webhooks;
-mod work;
 
 pub use attach::capabilities;
 pub use command::{

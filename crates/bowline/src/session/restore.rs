@@ -16,6 +16,7 @@ use bowline_store::{Item, Start};
 use serde_json::{Map, Value, json};
 
 use super::actor::SessionActor;
+use super::messages::title_of;
 use super::record::{AcceptedMessage, MessageQueue, SessionRecord, VERSION, keys};
 use super::registry::Sessions;
 use super::tools_used::{self, UsedTools};
@@ -218,7 +219,7 @@ async fn rebuild(
         config: state.metadata.agent_config,
         client_id: None,
         app_version: None,
-        title: title.map(|message| message.content.chars().take(80).collect()),
+        title: title.map(|message| title_of(&message.content)),
         created_ms: now_ms,
         touched_ms: now_ms,
         held: false,

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::actor::{PendingChange, SessionActor};
 use super::command::CommandResult;
+use super::messages::{message_of, push_message};
 use super::record::{AcceptedMessage, keys};
 use super::run::RunEnd;
-use super::work::{message_of, push_message};
 use super::{CommandOutcome, CommandSender};
 use crate::refusals;
 use crate::task::status::{Status, TurnError};

@@ -1,4 +1,4 @@
-//! What a session is given to work on: a message, one from the queue, a command, or a person's answer.
+//! What a session is given: a message, one from the queue, a command to the work of its run, or an answer to a question.
 
 use bowline_api::{
     CommandEffect, CommandTarget, Input, Message, OpenQuestion, Reply, Role, Work, WorkCommand, work_of,
@@ -24,8 +24,13 @@ use crate::config::WhenBusy;
 use crate::decode::decode;
 use crate::refusals;
 
-/// How much of the first message becomes the session's title.
+/// How much of the first message becomes the session's title. Each commit of the record repeats it.
 const TITLE_CHARS: usize = 80;
+
+/// The title of a session that begins with this message.
+pub(super) fn title_of(first_message: &str) -> String {
+    first_message.chars().take(TITLE_CHARS).collect()
+}
 
 impl SessionActor {
     pub(super) async fn message(
@@ -173,7 +178,7 @@ impl SessionActor {
         }
         self.forget_oldest(&mut change, brought).await?;
         if change.record.title.is_none() {
-            change.record.title = Some(text.chars().take(TITLE_CHARS).collect());
+            change.record.title = Some(title_of(&text));
         }
         SessionActor::open_turn(&mut change, started, false);
         let owed = if announce { self.owe_webhook(&mut change, started, None) } else { None };
