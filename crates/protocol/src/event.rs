@@ -14,90 +14,62 @@ use crate::position::{Epoch, Seq};
 
 /// The catalogue: names of the events that we ourselves log. An agent may emit others; they pass through untouched.
 pub mod names {
-    pub const USER_MESSAGE: &str = "user.message";
-    pub const USER_RESPONSE: &str = "user.response";
-    pub const THINKING: &str = "agent.thinking";
-    pub const TOOL_CALL: &str = "agent.tool_call";
-    pub const TOOL_RESULT: &str = "agent.tool_result";
-    pub const PARTIAL_ANSWER: &str = "agent.partial_answer";
-    pub const FINAL_ANSWER: &str = "agent.final_answer";
-    pub const USER_CONFIRM: &str = "agent.user_confirm";
-    pub const OPERATION_STARTED: &str = "agent.operation_started";
-    pub const OPERATION_COMPLETED: &str = "agent.operation_completed";
-    pub const PROGRESS: &str = "agent.progress";
-    /// An upstream chunk that has no counterpart here, word for word.
-    pub const CHUNK: &str = "agent.chunk";
+    /// Each event once: its constant, and the lists that it is in.
+    macro_rules! events {
+        (
+            session { $($(#[$session_doc:meta])* $session:ident = $session_name:literal;)* }
+            work { $($(#[$work_doc:meta])* $work:ident = $work_name:literal;)* }
+        ) => {
+            $($(#[$session_doc])* pub const $session: &str = $session_name;)*
+            $($(#[$work_doc])* pub const $work: &str = $work_name;)*
+
+            pub const ALL: &[&str] = &[$($session,)* $($work,)*];
+
+            /// What a program behind a URL may log of its work as it stands.
+            pub const WORK: &[&str] = &[$($work,)*];
+        };
+    }
+
+    events! {
+        // How a run begins, asks and ends, and what begins work of its own: only the session writes these.
+        session {
+            USER_MESSAGE = "user.message";
+            USER_RESPONSE = "user.response";
+            FINAL_ANSWER = "agent.final_answer";
+            USER_CONFIRM = "agent.user_confirm";
+            OPERATION_STARTED = "agent.operation_started";
+            OPERATION_COMPLETED = "agent.operation_completed";
+            /// An upstream chunk that has no counterpart here, word for word.
+            CHUNK = "agent.chunk";
+            CANCELLED = "agent.cancelled";
+            ERROR = "agent.error";
+            SESSION_END = "agent.session_end";
+        }
+        // What an agent does meanwhile.
+        work {
+            THINKING = "agent.thinking";
+            TOOL_CALL = "agent.tool_call";
+            TOOL_RESULT = "agent.tool_result";
+            PARTIAL_ANSWER = "agent.partial_answer";
+            PROGRESS = "agent.progress";
+            PLAN_START = "plan.start";
+            PLAN_COMPLETED = "plan.completed";
+            PLAN_CANCELLED = "plan.cancelled";
+            PLAN_COERCION_ERROR = "plan.coercion_error";
+            SOLVER_START = "solver.start";
+            SOLVER_PROGRESS = "solver.progress";
+            SOLVER_COMPLETED = "solver.completed";
+            SOLVER_STEP_FAILED = "solver.step_failed";
+            SOLVER_CANCELLED = "solver.cancelled";
+            SOLVER_RESTARTED = "solver.restarted";
+            AGGREGATE_START = "aggregate.start";
+            AGGREGATE_COMPLETED = "aggregate.completed";
+            PIPELINE_COMPLETED = "pipeline.completed";
+        }
+    }
+
     /// What an agent elsewhere wants to have kept until its next run. It is kept beside the log and never logged.
     pub const STATE: &str = "agent.state";
-    pub const CANCELLED: &str = "agent.cancelled";
-    pub const ERROR: &str = "agent.error";
-    pub const SESSION_END: &str = "agent.session_end";
-    pub const PLAN_START: &str = "plan.start";
-    pub const PLAN_COMPLETED: &str = "plan.completed";
-    pub const PLAN_CANCELLED: &str = "plan.cancelled";
-    pub const PLAN_COERCION_ERROR: &str = "plan.coercion_error";
-    pub const SOLVER_START: &str = "solver.start";
-    pub const SOLVER_PROGRESS: &str = "solver.progress";
-    pub const SOLVER_COMPLETED: &str = "solver.completed";
-    pub const SOLVER_STEP_FAILED: &str = "solver.step_failed";
-    pub const SOLVER_CANCELLED: &str = "solver.cancelled";
-    pub const SOLVER_RESTARTED: &str = "solver.restarted";
-    pub const AGGREGATE_START: &str = "aggregate.start";
-    pub const AGGREGATE_COMPLETED: &str = "aggregate.completed";
-    pub const PIPELINE_COMPLETED: &str = "pipeline.completed";
-
-    pub const ALL: &[&str] = &[
-        USER_MESSAGE,
-        USER_RESPONSE,
-        THINKING,
-        TOOL_CALL,
-        TOOL_RESULT,
-        PARTIAL_ANSWER,
-        FINAL_ANSWER,
-        USER_CONFIRM,
-        OPERATION_STARTED,
-        OPERATION_COMPLETED,
-        PROGRESS,
-        CHUNK,
-        CANCELLED,
-        ERROR,
-        SESSION_END,
-        PLAN_START,
-        PLAN_COMPLETED,
-        PLAN_CANCELLED,
-        PLAN_COERCION_ERROR,
-        SOLVER_START,
-        SOLVER_PROGRESS,
-        SOLVER_COMPLETED,
-        SOLVER_STEP_FAILED,
-        SOLVER_CANCELLED,
-        SOLVER_RESTARTED,
-        AGGREGATE_START,
-        AGGREGATE_COMPLETED,
-        PIPELINE_COMPLETED,
-    ];
-
-    /// What tells of an agent's work: everything but how a run begins, asks and ends, and what begins work of its own.
-    pub const WORK: &[&str] = &[
-        THINKING,
-        TOOL_CALL,
-        TOOL_RESULT,
-        PARTIAL_ANSWER,
-        PROGRESS,
-        PLAN_START,
-        PLAN_COMPLETED,
-        PLAN_CANCELLED,
-        PLAN_COERCION_ERROR,
-        SOLVER_START,
-        SOLVER_PROGRESS,
-        SOLVER_COMPLETED,
-        SOLVER_STEP_FAILED,
-        SOLVER_CANCELLED,
-        SOLVER_RESTARTED,
-        AGGREGATE_START,
-        AGGREGATE_COMPLETED,
-        PIPELINE_COMPLETED,
-    ];
 
     /// A run ends with exactly one of these.
     pub const TERMINAL: &[&str] = &[FINAL_ANSWER, ERROR, CANCELLED];
