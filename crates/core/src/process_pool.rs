@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::backoff::Backoff;
+
 /// A client that has not called for so long may lose its process to another one.
 pub const IDLE: Duration = Duration::from_secs(600);
 /// A process that is no client's own ends after this time without a call.
@@ -15,12 +17,27 @@ pub const DOUBT: Duration = Duration::from_secs(600);
 pub const PAUSE: Duration = Duration::from_secs(60);
 /// So often in a row; less may be chance.
 const FAILURES_MAX: u32 = 2;
+/// A first process that ends sooner than this after its start is not replaced at once, but after delays that double from here…
+const RESTART_FIRST: Duration = Duration::from_secs(1);
+/// …to here.
+const RESTART_MAX: Duration = Duration::from_secs(60);
 
-/// Which process. The first one is always there.
+/// Which process. No two processes of a program have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u64);
 
-pub const FIRST: SlotId = SlotId(0);
+/// What the end of a process means for the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessEnd {
+    /// It was known to have ended.
+    Known,
+    /// It was not the first, and others still run. Its clients are given another one with their next calls.
+    NotFirst,
+    /// It was the first, and others still run. This one is started in its place, at `due` at the earliest.
+    Replaced { first: SlotId, due: Instant },
+    /// No process is left that runs.
+    ServerLost,
+}
 
 /// Who wants to make a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,6 +160,12 @@ impl ProcessSlot {
 #[derive(Clone, Debug)]
 pub struct ProcessPool {
     seats: BTreeMap<SlotId, ProcessSlot>,
+    /// The process that answers for the server and is for all clients without one of their own. It has a place from the
+    /// beginning to the end, and does not run while it is replaced.
+    first: SlotId,
+    first_runs_since: Option<Instant>,
+    first_due: Instant,
+    restarts: Backoff,
     limits: PoolLimits,
     next: u64,
     /// How often in a row a process could not be started, and until when none is.
@@ -153,9 +176,35 @@ pub struct ProcessPool {
 }
 
 impl ProcessPool {
+    /// With a first process that runs.
     pub fn new(limits: PoolLimits, now: Instant) -> ProcessPool {
-        let seats = BTreeMap::from([(FIRST, ProcessSlot::new(now))]);
-        ProcessPool { seats, limits, next: 1, failures: 0, paused_until: None, refused: BTreeSet::new() }
+        let first = SlotId(0);
+        ProcessPool {
+            seats: BTreeMap::from([(first, ProcessSlot::new(now))]),
+            first,
+            first_runs_since: Some(now),
+            first_due: now,
+            restarts: Backoff::new(RESTART_FIRST, RESTART_MAX, 0.0),
+            limits,
+            next: 1,
+            failures: 0,
+            paused_until: None,
+            refused: BTreeSet::new(),
+        }
+    }
+
+    pub fn first(&self) -> SlotId {
+        self.first
+    }
+
+    /// When the first process may be started again, if it does not run.
+    pub fn first_due(&self) -> Instant {
+        self.first_due
+    }
+
+    /// Whether no process is left that runs.
+    pub fn is_lost(&self) -> bool {
+        self.first_runs_since.is_none() && self.seats.len() == 1
     }
 
     /// A call begins. With the process that has to end to make room, if one has to.
@@ -191,7 +240,7 @@ impl ProcessPool {
     pub fn is_at_share(&self, owner: &str) -> bool {
         let owns = |(id, seat): &(&SlotId, &ProcessSlot)| {
             // The first one goes on without its client. Until then it is held like any other.
-            let held = **id != FIRST || seat.keeper.is_some() || seat.alone;
+            let held = **id != self.first || seat.keeper.is_some() || seat.alone;
             held && seat.owner.as_deref() == Some(owner)
         };
         self.seats.iter().filter(owns).count() >= self.limits.per_owner_max
@@ -223,11 +272,10 @@ impl ProcessPool {
 
     /// Puts the guest where others are too: at a process that is no client's own, or else at the first process.
     fn crowd(&mut self, guest: &PoolClient, now: Instant) -> SlotChoice {
-        let common = self.seats.iter().find(|(_, seat)| seat.is_common()).map(|(id, _)| *id);
-        let id = match common {
+        let id = match self.find_slot(|_, seat| seat.is_common()) {
             Some(id) => id,
             None if !self.is_full() && self.may_start(guest, now) => self.add(now),
-            None => FIRST,
+            None => self.first,
         };
         self.change(id, |seat| {
             seat.calls += 1;
@@ -264,41 +312,69 @@ impl ProcessPool {
         self.refused.remove(client);
         let id = self.kept_by(client)?;
         self.change(id, |seat| seat.keeper = None);
-        (id != FIRST && self.seats.remove(&id).is_some()).then_some(id)
+        (id != self.first && self.seats.remove(&id).is_some()).then_some(id)
     }
 
-    /// A process has ended by itself. Its client is given another one with its next call.
-    pub fn handle_ended(&mut self, id: SlotId) {
-        if id != FIRST {
-            self.seats.remove(&id);
+    /// A process has ended by itself, or could not be started. Others are not touched by that: if it is the first, another one is
+    /// started in its place.
+    pub fn handle_ended(&mut self, id: SlotId, now: Instant) -> ProcessEnd {
+        if self.seats.remove(&id).is_none() {
+            return ProcessEnd::Known;
+        }
+        let was_first = id == self.first;
+        if was_first {
+            let ran = self.first_runs_since.take().map(|since| now.saturating_duration_since(since));
+            let pause = if ran.is_some_and(|ran| ran >= RESTART_FIRST) {
+                self.restarts.reset();
+                Duration::ZERO
+            } else {
+                self.restarts.next(0.0)
+            };
+            self.first = self.add(now);
+            self.first_due = now + pause;
+        }
+        match was_first {
+            _ if self.is_lost() => ProcessEnd::ServerLost,
+            true => ProcessEnd::Replaced { first: self.first, due: self.first_due },
+            false => ProcessEnd::NotFirst,
         }
     }
 
-    pub fn handle_started(&mut self) {
-        (self.failures, self.paused_until) = (0, None);
+    /// A process runs, and has begun with its client.
+    pub fn handle_started(&mut self, id: SlotId, now: Instant) {
+        if id == self.first {
+            self.first_runs_since = Some(now);
+        } else {
+            (self.failures, self.paused_until) = (0, None);
+        }
     }
 
     /// A process could not be started: perhaps the program can run only once, perhaps that passes. Until it is tried again, newcomers
     /// share what there is.
-    pub fn handle_failed(&mut self, id: SlotId, now: Instant) {
-        self.handle_ended(id);
-        self.failures += 1;
+    pub fn handle_failed(&mut self, id: SlotId, now: Instant) -> ProcessEnd {
+        let of_first = id == self.first;
+        let end = self.handle_ended(id, now);
+        if !of_first && end != ProcessEnd::Known {
+            self.failures += 1;
+        }
         if self.failures >= FAILURES_MAX {
             self.paused_until = Some(now + PAUSE);
         }
+        end
     }
 
     /// A process was started and refused to begin with its client, which says nothing of others.
-    pub fn handle_refused(&mut self, id: SlotId) {
-        let keeper = self.keeper(id).cloned();
-        self.handle_ended(id);
+    pub fn handle_refused(&mut self, id: SlotId, now: Instant) -> ProcessEnd {
+        let keeper = self.keeper(id).filter(|_| id != self.first).cloned();
         self.refused.extend(keeper);
+        self.handle_ended(id, now)
     }
 
     /// The processes that are no client's own and have not been used for a while: they end.
     pub fn sweep(&mut self, now: Instant) -> Vec<SlotId> {
-        let unkept =
-            |(id, seat): &(&SlotId, &ProcessSlot)| **id != FIRST && seat.keeper.is_none() && seat.is_quiet(now, UNKEPT);
+        let unkept = |(id, seat): &(&SlotId, &ProcessSlot)| {
+            **id != self.first && seat.keeper.is_none() && seat.is_quiet(now, UNKEPT)
+        };
         let over: Vec<SlotId> = self.seats.iter().filter(unkept).map(|(id, _)| *id).collect();
         over.iter().for_each(|id| drop(self.seats.remove(id)));
         over
@@ -310,25 +386,27 @@ impl ProcessPool {
     }
 
     fn find(&self, guest: &PoolClient, now: Instant) -> Option<SlotId> {
-        let find =
-            |free: &dyn Fn(&ProcessSlot) -> bool| self.seats.iter().find(|(_, seat)| free(seat)).map(|(id, _)| *id);
         match guest {
             PoolClient::Client { name, owner } => self.kept_by(name).or_else(|| {
                 // Only the first one is given on: others end with their clients, and what they remember with them.
-                let first = self.seats.get(&FIRST)?;
-                (first.is_free_for(owner, now) && !self.is_at_share(owner)).then_some(FIRST)
+                let first = self.seats.get(&self.first)?;
+                (first.is_free_for(owner, now) && !self.is_at_share(owner)).then_some(self.first)
             }),
             // A process that is the owner's already adds nothing to its share.
             PoolClient::Alone { owner } => {
                 let may_add = !self.is_at_share(owner);
-                let its_own = |id: &SlotId, seat: &ProcessSlot| *id != FIRST && seat.owner.as_ref() == Some(owner);
-                let free = |(id, seat): &(&SlotId, &ProcessSlot)| {
-                    seat.is_free_for(owner, now) && (may_add || its_own(id, seat))
-                };
-                self.seats.iter().find(free).map(|(id, _)| *id)
+                let its_own = |id, seat: &ProcessSlot| id != self.first && seat.owner.as_ref() == Some(owner);
+                self.find_slot(|id, seat| seat.is_free_for(owner, now) && (may_add || its_own(id, seat)))
             }
-            PoolClient::Mute { owner } => find(&|seat| seat.is_open_to(owner)),
+            PoolClient::Mute { owner } => self.find_slot(|_, seat| seat.is_open_to(owner)),
         }
+    }
+
+    /// A process of this kind: the first if it is one, or else the oldest.
+    fn find_slot(&self, is: impl Fn(SlotId, &ProcessSlot) -> bool) -> Option<SlotId> {
+        let first = self.seats.get_key_value(&self.first);
+        let mut in_order = first.into_iter().chain(&self.seats);
+        in_order.find(|(id, seat)| is(**id, seat)).map(|(id, _)| *id)
     }
 
     fn sit_down(&mut self, id: SlotId, guest: &PoolClient, now: Instant) {
@@ -361,7 +439,7 @@ impl ProcessPool {
     }
 
     fn idlest(&self, now: Instant, of: Option<&Arc<str>>) -> Option<SlotId> {
-        let own = self.seats.iter().filter(|(id, seat)| **id != FIRST && !seat.is_common());
+        let own = self.seats.iter().filter(|(id, seat)| **id != self.first && !seat.is_common());
         let wanted = own.filter(|(_, seat)| of.is_none_or(|owner| seat.owner.as_ref() == Some(owner)));
         let idle = wanted.filter(|(_, seat)| seat.makes_room(now));
         idle.min_by_key(|(_, seat)| (seat.keeper.is_some(), seat.used)).map(|(id, _)| *id)
@@ -377,6 +455,8 @@ impl ProcessPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FIRST: SlotId = SlotId(0);
 
     /// Some moment.
     fn start() -> Instant {
@@ -507,7 +587,7 @@ mod tests {
         let mut seats = ProcessPool::new(limits(9), now);
         taken(&mut seats, &client("a", "x"), now);
         let refused = taken(&mut seats, &client("b", "y"), now);
-        seats.handle_refused(refused.id());
+        assert_eq!(seats.handle_refused(refused.id(), now), ProcessEnd::NotFirst);
         assert_eq!(taken(&mut seats, &client("b", "y"), now), SlotChoice::Crowded(FIRST));
         assert!(!taken(&mut seats, &client("c", "z"), now).is_crowded());
         assert!(seats.shares("b") && !seats.shares("c"));
@@ -532,5 +612,51 @@ mod tests {
         assert_eq!((third.is_crowded(), evicted), (false, Some(second.id())));
         assert_eq!(seats.handle_over("a1"), None);
         assert!(!seats.is_at_share("alice"), "the first process goes on, and is not hers");
+    }
+
+    #[test]
+    fn a_first_process_that_ends_is_replaced_while_others_run_and_is_the_servers_end_when_none_does() {
+        let now = start();
+        let mut seats = ProcessPool::new(limits(9), now);
+        let alices = taken(&mut seats, &client("a", "alice"), now);
+        let bobs = taken(&mut seats, &client("b", "bob"), now);
+        let later = now + RESTART_FIRST;
+        let ProcessEnd::Replaced { first, due } = seats.handle_ended(alices.id(), later) else { panic!() };
+        assert_eq!((due, seats.handle_ended(alices.id(), later)), (later, ProcessEnd::Known));
+        assert_eq!(taken(&mut seats, &client("b", "bob"), later), bobs, "his is what it was");
+        assert_eq!(taken(&mut seats, &client("a", "alice"), later), SlotChoice::Seat(first), "she is given the next");
+        // A call that was cut at the old one leaves that one, and she is still at the new one.
+        seats.leave(alices, false, later);
+        assert_ne!(taken(&mut seats, &alone("carol"), later), SlotChoice::Seat(first));
+        assert_eq!(seats.handle_ended(bobs.id(), later), ProcessEnd::NotFirst, "carol's may still run");
+        assert!(!seats.is_lost());
+        assert_eq!(seats.sweep(later + DOUBT), [], "she is at work");
+        assert_eq!(seats.handle_ended(SlotId(3), later), ProcessEnd::ServerLost);
+    }
+
+    #[test]
+    fn a_first_process_that_ends_again_and_again_is_started_ever_more_rarely() {
+        let mut now = start();
+        let mut seats = ProcessPool::new(limits(9), now);
+        taken(&mut seats, &mute("alice"), now);
+        taken(&mut seats, &alone("bob"), now);
+        let mut pause = |seats: &mut ProcessPool, ran: Duration, starts: bool| {
+            if starts {
+                seats.handle_started(seats.first(), now);
+            }
+            now += ran;
+            let end =
+                if starts { seats.handle_ended(seats.first(), now) } else { seats.handle_failed(seats.first(), now) };
+            let ProcessEnd::Replaced { due, .. } = end else { panic!("{end:?}") };
+            assert_eq!(seats.first_due(), due);
+            due - now
+        };
+        for expected in [1, 2, 4, 8, 16, 32, 60, 60] {
+            let starts = expected % 3 == 1;
+            assert_eq!(pause(&mut seats, Duration::from_millis(10), starts), Duration::from_secs(expected));
+        }
+        assert_eq!(pause(&mut seats, RESTART_FIRST, true), Duration::ZERO, "one that ran is replaced at once");
+        assert_eq!(pause(&mut seats, Duration::ZERO, true), RESTART_FIRST);
+        assert!(!taken(&mut seats, &alone("carol"), now).is_crowded(), "further ones are started all the same");
     }
 }

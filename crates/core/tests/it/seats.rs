@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::process_pool::{FIRST, PoolClient, PoolLimits, ProcessPool, SlotChoice, SlotId};
+use bowline_core::process_pool::{PoolClient, PoolLimits, ProcessEnd, ProcessPool, SlotChoice, SlotId};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ enum Act {
     Leave(usize, bool),
     Over(u8),
     Ended(usize),
+    FirstEnded,
+    FirstStarted,
     Sweep,
     Pass(u64),
 }
@@ -27,6 +29,8 @@ fn act() -> impl Strategy<Value = Act> {
         8 => (0usize..8, prop::bool::weighted(0.2)).prop_map(|(at, given_up)| Act::Leave(at, given_up)),
         2 => (0u8..6).prop_map(Act::Over),
         1 => (0usize..4).prop_map(Act::Ended),
+        1 => Just(Act::FirstEnded),
+        2 => Just(Act::FirstStarted),
         1 => Just(Act::Sweep),
         2 => (0u64..700).prop_map(Act::Pass),
     ]
@@ -60,7 +64,6 @@ struct World {
 
 impl World {
     fn ended(&mut self, id: SlotId) {
-        assert_ne!(id, FIRST, "the first process does not end with anybody");
         assert!(self.gone.insert(id), "a process ends once");
         self.calls.retain(|call| call.taken.id() != id);
         self.homes.retain(|_, home| *home != id);
@@ -150,6 +153,7 @@ proptest! {
             if let Some(guest) = guest {
                 let (taken, evicted) = seats.take(&guest, now);
                 if let Some(evicted) = evicted {
+                    prop_assert_ne!(evicted, seats.first());
                     prop_assert!(!world.calls.iter().any(|call| call.taken.id() == evicted), "it was at work");
                     world.ended(evicted);
                 }
@@ -173,19 +177,40 @@ proptest! {
                     prop_assert!(over.is_none_or(|id| world.homes.get(&name) == Some(&id)));
                     world.homes.remove(&name);
                     if let Some(id) = over {
+                        prop_assert_ne!(id, seats.first(), "the first process does not end with anybody");
                         world.ended(id);
                     }
                 }
                 Act::Ended(at) => {
-                    let homes: Vec<SlotId> = world.homes.values().copied().filter(|id| *id != FIRST).collect();
+                    let homes: Vec<SlotId> = world.homes.values().copied().filter(|id| *id != seats.first()).collect();
                     if !homes.is_empty() {
                         let id = homes[at % homes.len()];
-                        seats.handle_ended(id);
+                        let end = seats.handle_ended(id, now);
+                        prop_assert_eq!(end == ProcessEnd::ServerLost, seats.is_lost());
+                        let other = matches!(end, ProcessEnd::NotFirst | ProcessEnd::ServerLost);
+                        prop_assert!(other, "{end:?}");
+                        prop_assert_eq!(seats.handle_ended(id, now), ProcessEnd::Known);
                         world.ended(id);
                     }
                 }
+                Act::FirstEnded => {
+                    let (old, others) = (seats.first(), seats.count() - 1);
+                    let end = seats.handle_ended(old, now);
+                    prop_assert_ne!(seats.first(), old);
+                    match end {
+                        ProcessEnd::ServerLost => prop_assert_eq!(others, 0),
+                        ProcessEnd::Replaced { first, due } => {
+                            prop_assert!(first == seats.first() && due >= now && others > 0);
+                        }
+                        ProcessEnd::Known | ProcessEnd::NotFirst => prop_assert!(false, "{end:?}"),
+                    }
+                    prop_assert_eq!(seats.count(), others + 1, "others are not touched");
+                    world.ended(old);
+                }
+                Act::FirstStarted => seats.handle_started(seats.first(), now),
                 Act::Sweep => {
                     for id in seats.sweep(now) {
+                        prop_assert_ne!(id, seats.first());
                         prop_assert!(!world.calls.iter().any(|call| call.taken.id() == id), "it was at work");
                         prop_assert!(!world.homes.values().any(|home| *home == id), "it is kept");
                         world.ended(id);

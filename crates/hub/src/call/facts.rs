@@ -46,6 +46,12 @@ impl ServerFacts {
         }
     }
 
+    /// Whether a server that says this of itself can be taken for the one that said the other.
+    pub fn is_same_server(&self, other: &ServerFacts) -> bool {
+        let said = |facts: &ServerFacts| (facts.exchange, facts.version.clone(), facts.capabilities.get().to_owned());
+        said(self) == said(other)
+    }
+
     /// How requests of a client that speaks so go out: in its own way where the server offers it.
     pub fn exchange_with(&self, client: Exchange) -> Exchange {
         if self.offers(client) { client } else { self.exchange }

@@ -68,14 +68,15 @@ impl Hub {
         }
         let backend = self.backend(key);
         let concerned = awake.into_iter().filter(|session| {
-            // It hears there by itself what is said to all.
-            let hears = said && backend.as_ref().is_some_and(|backend| backend.has_own(session.id.as_str()));
+            // It hears there by itself what is said to all, and has not used a process that others shared.
+            let elsewhere = said || matches!(event, BackendEvent::ProcessCrashed(_));
+            let apart = elsewhere && backend.as_ref().is_some_and(|backend| backend.has_own(session.id.as_str()));
             let visible = self.sees(&session.principal, key);
             let routed = match &session.record.route {
                 Route::All => true,
                 Route::One(name) => *name == key.name,
             };
-            visible && routed && !hears && event.concerns(session.id.as_str())
+            visible && routed && !apart && event.concerns(session.id.as_str())
         });
         let program = backend.as_ref().is_some_and(|backend| backend.spec.is_stdio());
         // Many at once, so that the store can write them down in one piece. Each is told of one thing after the other all the

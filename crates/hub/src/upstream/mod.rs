@@ -52,9 +52,9 @@ pub enum TransportEvent {
     },
     /// Something that belongs to no client in particular.
     Inbound(Inbound),
-    /// The process that one client had to itself has ended. The server has not.
+    /// A process has ended that one client had to itself, or else all those who have none of their own. The server has not.
     Exited {
-        client: Arc<str>,
+        client: Option<Arc<str>>,
         exit: Option<Exit>,
     },
     /// A line of a child's stderr, and whose child that is if clients do not share it.

@@ -1,88 +1,136 @@
-//! A backend that is a program: one process that is always there, and further ones for clients that would otherwise share it. A
-//! process with sessions is one session, and does not say whose its questions are.
+//! A backend that is a program: a first process, and further ones for clients that would otherwise share it. A process with
+//! sessions is one session, and does not say whose its questions are. Which process serves whom, and what the end of one means,
+//! `core::process_pool` decides.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bowline_core::backend::DialError;
-use bowline_core::process_pool::{DOUBT, FIRST, PoolClient, ProcessPool, SlotChoice, SlotId, UNKEPT};
+use bowline_core::process_pool::{DOUBT, PoolClient, ProcessEnd, ProcessPool, SlotChoice, SlotId, UNKEPT};
 use bowline_env::clock;
 use futures_util::future::BoxFuture;
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use super::Dial;
 use super::pipe::Pipe;
 use super::renewals::{RenewableRequest, is_subscription};
-use super::stdio::{self, ProcessClients, Program, StartError};
+use super::stdio::{self, ProcessClients, Program, ProgramEnd, ProgramExit, StartError};
+use super::{Dial, TransportEvent};
 use crate::call::facts::ServerFacts;
 use crate::call::log_level::{LOG_LEVELS, is_log_level};
-use crate::call::{BackendCall, CallEnding, Caller, Exchange, SHARED_LANE, capabilities};
+use crate::call::{BackendCall, CallEnding, Caller, Exchange, Inbound, SHARED_LANE, capabilities};
+use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw, empty};
 use crate::message;
 
+const CLOSED: &str = "the connection is closed";
 const SET_LEVEL: &str = "logging/setLevel";
 /// How often a call is tried whose process is gone before it has the call.
 const TRIES: usize = 5;
+/// For so long a call waits for the first process, if that rests before it is started again.
+const REST_PATIENCE: Duration = Duration::from_secs(3);
 
 pub struct ProgramTransport {
     program: Program,
     dial: Dial,
-    /// The process that is always there: it answers for the server, and its end is the loss of the link.
-    first: Arc<Pipe>,
+    /// What the program said of itself. A process that says something else is another server.
+    facts: ServerFacts,
     room: Mutex<PoolState>,
     closed: CancellationToken,
 }
 
 struct PoolState {
     seats: ProcessPool,
-    /// The processes besides the first.
     chairs: HashMap<SlotId, Arc<PooledProcess>>,
     /// A client had to share the first process, whose messages may thus concern more than one client for a while.
     crowded_until: Option<Instant>,
     /// When an operator was last told that clients share a process.
     told: Option<Instant>,
+    /// Why the first process does not run.
+    why_not: String,
 }
 
-/// A process besides the first.
+/// A process, which may have to be started yet.
 struct PooledProcess {
-    client: Option<Arc<str>>,
+    clients: ProcessClients,
     /// Started once, however many calls want it.
-    pipe: tokio::sync::Mutex<Option<Arc<Pipe>>>,
+    pipe: OnceCell<Arc<Pipe>>,
     closed: CancellationToken,
 }
 
-/// Why a client has no process.
+impl PooledProcess {
+    fn new(clients: ProcessClients, closed: CancellationToken) -> Arc<PooledProcess> {
+        Arc::new(PooledProcess { clients, pipe: OnceCell::new(), closed })
+    }
+
+    /// Its pipe, if it runs.
+    fn running(&self) -> Option<Arc<Pipe>> {
+        self.pipe.get().filter(|pipe| !pipe.is_lost()).cloned()
+    }
+
+    fn is_first(&self) -> bool {
+        matches!(self.clients, ProcessClients::AllClients)
+    }
+
+    /// Whose alone it is.
+    fn client(&self) -> Option<&Arc<str>> {
+        self.clients.client().map(|client| &client.lane)
+    }
+}
+
+/// Why a call has no process.
 enum NoPipe {
-    /// It was taken away before it was begun.
+    /// It was taken away before it was begun, or could not be started. Another one may be had.
     Gone,
-    Failed(StartError),
+    /// The first process ended too often and is not started again before this time has passed.
+    Rests(Duration),
 }
 
 pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramTransport>, DialError> {
     let closed = dial.over.child_token();
     let guard = closed.clone().drop_guard();
-    let started = stdio::start(&program, &dial, ProcessClients::AllClients, dial.exchange, closed.child_token()).await;
-    let (first, _) = started.map_err(StartError::into_dial_error)?;
-    let apart = first.facts().exchange == Exchange::Session && dial.processes.max > 1;
-    // How much each client wants to be told is said where it is.
-    let kept = dial.renewals.all().into_iter().filter(|one| !apart || is_subscription(one));
-    first.renew(kept.collect()).await;
-    tokio::spawn(first.clone().hold_subscription());
+    let chair = PooledProcess::new(ProcessClients::AllClients, closed.child_token());
+    let (pipe, end) =
+        match stdio::start(&program, &dial, &chair.clients, dial.exchange, chair.closed.child_token()).await {
+            Ok(started) => started,
+            Err(error) => {
+                if let StartError::Ended(ProgramExit { how, exit }) = &error {
+                    let lost = TransportEvent::Lost { reason: how.clone(), exit: *exit };
+                    let _ = dial.events.send((dial.generation, lost)).await;
+                }
+                return Err(error.into_dial_error());
+            }
+        };
+    pipe.renew(renewed_at_first(&dial, pipe.facts())).await;
+    tokio::spawn(pipe.clone().hold_subscription());
     guard.disarm();
+    let facts = pipe.facts().clone();
     let seats = ProcessPool::new(dial.processes, clock::now());
-    let room = Mutex::new(PoolState { seats, chairs: HashMap::new(), crowded_until: None, told: None });
-    Ok(Arc::new(ProgramTransport { program, dial, first, room, closed }))
+    let first = seats.first();
+    let _ = chair.pipe.set(pipe);
+    let chairs = HashMap::from([(first, chair)]);
+    let room = Mutex::new(PoolState { seats, chairs, crowded_until: None, told: None, why_not: String::new() });
+    let transport = Arc::new(ProgramTransport { program, dial, facts, room, closed });
+    transport.watch(first, end);
+    Ok(transport)
+}
+
+/// What is said again to a first process: what those have subscribed to who have no other, and how much they want to be told
+/// where each of them cannot say that to a process of its own.
+fn renewed_at_first(dial: &Dial, facts: &ServerFacts) -> Vec<RenewableRequest> {
+    let apart = facts.exchange == Exchange::Session && dial.processes.max > 1;
+    dial.renewals.of_sharers(dial.generation).into_iter().filter(|one| !apart || is_subscription(one)).collect()
 }
 
 impl ProgramTransport {
     pub fn facts(&self) -> &ServerFacts {
-        self.first.facts()
+        &self.facts
     }
 
     pub async fn call(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
-        let Some(guest) = self.guest(call) else { return self.call_in_passing(call).await };
+        let Some(guest) = self.guest(call) else { return Box::pin(self.call_in_passing(call)).await };
         let mut why = String::new();
         for _ in 0..TRIES {
             // Its session is over, so a process that is started for it would have no client.
@@ -94,25 +142,20 @@ impl ProgramTransport {
                 Some(pipe) => Ok(pipe),
                 None => self.begin(&visit, &call.caller).await,
             };
-            let pipe = match begun {
-                Ok(pipe) => pipe,
-                Err(none) => {
+            let ending = match begun {
+                Ok(pipe) => pipe.call(call).await,
+                Err(NoPipe::Gone) if self.closed.is_cancelled() => CallEnding::NotExecuted(CLOSED.into()),
+                Err(NoPipe::Gone) => {
                     visit.over = true;
-                    if self.closed.is_cancelled() {
-                        return CallEnding::NotExecuted("the connection is closed".into());
-                    }
-                    if let NoPipe::Failed(error) = none {
-                        self.not_started(visit.taken.id(), error);
-                    }
                     continue;
                 }
+                Err(NoPipe::Rests(wait)) => self.rests(wait),
             };
-            let ending = pipe.call(call).await;
             visit.over = true;
             match ending {
-                // Only this client's process is gone. Nothing was sent, so the next one may carry it.
-                CallEnding::NotExecuted(reason) if visit.taken.id() != FIRST && !self.closed.is_cancelled() => {
-                    self.ended(visit.taken.id());
+                // Only this process is gone. Nothing was sent, so the next one may carry it.
+                CallEnding::NotExecuted(reason) if !self.closed.is_cancelled() => {
+                    self.replaced(&visit.chair, visit.taken.id()).await;
                     why = reason;
                 }
                 ending => return ending,
@@ -121,11 +164,25 @@ impl ProgramTransport {
         CallEnding::failed(&format!("the program ends again and again: {why}"))
     }
 
+    /// A process has ended under a call that it did not get. If it is the first, what its end means is known when it is known
+    /// how it ended.
+    async fn replaced(self: &Arc<Self>, chair: &PooledProcess, seat: SlotId) {
+        match chair.is_first() {
+            true => chair.closed.cancelled().await,
+            false => self.ended(seat, None),
+        }
+    }
+
+    fn rests(&self, wait: Duration) -> CallEnding {
+        let why = format!("the program ends as soon as it is started: {}", self.lock().why_not);
+        CallEnding::Refused { why: self.dial.secrets.hide(why), retry_after: Some(wait) }
+    }
+
     /// Who calls, if it matters where: a stateless program says whose everything is, our own housekeeping takes no seat, and clients
     /// without a session need none to look.
     fn guest(&self, call: &BackendCall) -> Option<PoolClient> {
         let BackendCall { method, caller, .. } = call;
-        if self.facts().exchange == Exchange::Stateless || *caller.lane == *SHARED_LANE {
+        if self.facts.exchange == Exchange::Stateless || *caller.lane == *SHARED_LANE {
             return None;
         }
         let sessionless = caller.inbox.is_none() || caller.exchange == Exchange::Stateless;
@@ -141,34 +198,57 @@ impl ProgramTransport {
         })
     }
 
-    /// A call that is made wherever its client is, and starts nothing.
+    /// A call that is made wherever its client is, and starts nothing for it.
     async fn call_in_passing(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
-        let (seat, shares) = {
-            let seats = &self.lock().seats;
-            (seats.kept_by(&call.caller.lane), seats.shares(&call.caller.lane))
+        let (own, shares) = {
+            let room = self.lock();
+            let own = room.seats.kept_by(&call.caller.lane).filter(|seat| *seat != room.seats.first());
+            (
+                own.and_then(|seat| Some((seat, room.chairs.get(&seat)?.running()?))),
+                room.seats.shares(&call.caller.lane),
+            )
         };
-        if let Some(pipe) = self.running(seat).await {
+        if let Some((seat, pipe)) = own {
             match pipe.call(call).await {
-                CallEnding::NotExecuted(_) if seat != Some(FIRST) => seat.map(|seat| self.ended(seat)),
+                CallEnding::NotExecuted(_) => self.ended(seat, None),
                 ending => return ending,
-            };
+            }
         }
-        let ours = self.facts().exchange == Exchange::Stateless || *call.caller.lane == *SHARED_LANE;
-        if call.method == SET_LEVEL && !ours && !shares {
+        let keeps_first = self.lock().keeps_first(&call.caller.lane);
+        let ours = self.facts.exchange == Exchange::Stateless || *call.caller.lane == *SHARED_LANE;
+        if call.method == SET_LEVEL && !ours && !shares && !keeps_first {
             return self.keep_level(call);
         }
-        if ours || shares {
-            return self.first.call(call).await;
-        }
         // It may be another client's process. A call that only reads state must not start a question to that client.
-        self.first.call(&BackendCall { sink: None, ..call.clone() }).await
+        let mute = (!ours && !shares && !keeps_first).then(|| BackendCall { sink: None, ..call.clone() });
+        self.call_first(mute.as_ref().unwrap_or(call)).await
+    }
+
+    async fn call_first(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
+        for _ in 0..TRIES {
+            let Some((seat, chair)) = self.lock().first() else { break };
+            let begun = match chair.running() {
+                Some(pipe) => Ok(pipe),
+                None => self.begin_first(seat, &chair).await,
+            };
+            match begun {
+                Ok(pipe) => match pipe.call(call).await {
+                    CallEnding::NotExecuted(_) if !self.closed.is_cancelled() => chair.closed.cancelled().await,
+                    ending => return ending,
+                },
+                Err(NoPipe::Gone) if self.closed.is_cancelled() => break,
+                Err(NoPipe::Gone) => {}
+                Err(NoPipe::Rests(wait)) => return self.rests(wait),
+            }
+        }
+        CallEnding::NotExecuted(CLOSED.into())
     }
 
     /// A level is kept, and said to the client's process once it has one.
     fn keep_level(&self, call: &BackendCall) -> CallEnding {
         let level = Fields::of(call.params.as_deref()).text("level").unwrap_or_default();
         let error = |code, text: &str| CallEnding::answered(Err(message::error(code, text)));
-        if !Fields::of(Some(&self.facts().capabilities)).has("logging") {
+        if !Fields::of(Some(&self.facts.capabilities)).has("logging") {
             return error(message::METHOD_NOT_FOUND, "the server has no log messages");
         }
         if !is_log_level(&level) {
@@ -179,35 +259,43 @@ impl ProgramTransport {
     }
 
     pub async fn notify(&self, caller: &Caller, method: &str, params: Option<Raw>) {
-        let (seat, shares) = {
-            let seats = &self.lock().seats;
+        let pipe = {
+            let room = self.lock();
+            let own = room.seats.kept_by(&caller.lane).and_then(|seat| room.chairs.get(&seat)?.running());
             // The first process may be another client's.
-            (seats.kept_by(&caller.lane), seats.shares(&caller.lane) || seats.keeper(FIRST).is_none())
+            let shares = room.seats.shares(&caller.lane) || room.seats.keeper(room.seats.first()).is_none();
+            let first = || room.first().and_then(|(_, chair)| chair.running());
+            own.or_else(|| if shares || self.facts.exchange == Exchange::Stateless { first() } else { None })
         };
-        match self.running(seat).await {
-            Some(pipe) => pipe.notify(method, params).await,
-            None if shares || self.facts().exchange == Exchange::Stateless => self.first.notify(method, params).await,
-            None => {}
+        if let Some(pipe) = pipe {
+            pipe.notify(method, params).await;
         }
     }
 
     /// Whether a client has a process besides the first.
     pub fn has_process(&self, lane: &str) -> bool {
-        self.lock().seats.kept_by(lane).is_some_and(|seat| seat != FIRST)
+        let room = self.lock();
+        room.seats.kept_by(lane).is_some_and(|seat| seat != room.seats.first())
     }
 
-    pub async fn end_backend_session(&self, lane: &str) {
-        let over = {
+    pub async fn end_backend_session(self: &Arc<Self>, lane: &str) {
+        let (over, first) = {
             let mut room = self.lock();
-            if room.seats.kept_by(lane) == Some(FIRST) {
-                self.first.set_tenant(None);
+            let first = room.first().and_then(|(_, chair)| chair.running());
+            if room.keeps_first(lane)
+                && let Some(first) = &first
+            {
+                first.set_tenant(None);
             }
-            room.seats.handle_over(lane).and_then(|seat| room.chairs.remove(&seat))
+            (room.seats.handle_over(lane).and_then(|seat| room.chairs.remove(&seat)), first)
         };
         if let Some(chair) = over {
             self.let_go(&chair);
         }
-        self.first.end_unwanted().await;
+        if let Some(first) = first {
+            first.end_unwanted().await;
+        }
+        self.check_lost();
     }
 
     pub fn close(&self) {
@@ -217,38 +305,35 @@ impl ProgramTransport {
 
     fn sit_down(self: &Arc<Self>, guest: &PoolClient, caller: &Caller) -> ProcessCall {
         let now = clock::now();
-        let mut room = self.lock();
-        let client = match guest {
-            PoolClient::Client { name, .. } => Some(name.clone()),
-            PoolClient::Alone { .. } | PoolClient::Mute { .. } => None,
-        };
-        let is_new = client.as_ref().is_some_and(|name| room.seats.kept_by(name).is_none());
+        let mut guard = self.lock();
+        let room = &mut *guard;
+        let is_new = matches!(guest, PoolClient::Client { name, .. } if room.seats.kept_by(name).is_none());
         let (taken, evicted) = room.seats.take(guest, now);
         let evicted = evicted.and_then(|seat| room.chairs.remove(&seat));
         if taken.is_crowded() && self.dial.processes.max > 1 {
-            self.note_crowd(&mut room, &caller.owner, now);
+            self.note_crowd(room, &caller.owner, now);
         }
-        let client = client.filter(|_| !taken.is_crowded());
-        match taken {
-            SlotChoice::Crowded(FIRST) => room.crowded_until = Some(now + DOUBT),
-            SlotChoice::Seat(FIRST) => {}
-            SlotChoice::Seat(seat) | SlotChoice::Crowded(seat) => {
-                room.chairs.entry(seat).or_insert_with(|| {
-                    let (pipe, closed) = (tokio::sync::Mutex::default(), self.closed.child_token());
-                    Arc::new(PooledProcess { client, pipe, closed })
-                });
-            }
+        let at_first = taken.id() == room.seats.first();
+        let chair = room.chairs.entry(taken.id()).or_insert_with(|| {
+            let clients = match guest {
+                _ if at_first => ProcessClients::AllClients,
+                PoolClient::Client { .. } if !taken.is_crowded() => ProcessClients::Client(caller.clone()),
+                PoolClient::Client { .. } | PoolClient::Alone { .. } | PoolClient::Mute { .. } => {
+                    ProcessClients::Visitors
+                }
+            };
+            PooledProcess::new(clients, self.closed.child_token())
+        });
+        let chair = chair.clone();
+        if at_first && taken.is_crowded() {
+            room.crowded_until = Some(now + DOUBT);
         }
-        if room.crowded_until.is_some_and(|until| until > now) {
-            self.first.set_tenant(None);
-        } else if taken == SlotChoice::Seat(FIRST) && caller.inbox.is_some() {
-            self.first.set_tenant(Some(caller));
-        }
-        drop(room);
+        room.settle_tenant(taken, caller, now);
+        drop(guard);
         if let Some(chair) = evicted {
             self.take_back(chair);
         }
-        ProcessCall { transport: self.clone(), taken, is_new, over: false }
+        ProcessCall { transport: self.clone(), chair, taken, is_new, over: false }
     }
 
     /// A client has to share a process although it should have its own.
@@ -265,14 +350,10 @@ impl ProgramTransport {
         }
     }
 
-    /// The process that a client is assigned to, if it runs already.
+    /// The process that a client is assigned to, if it runs already and has heard of the client.
     fn at_hand(&self, visit: &ProcessCall) -> Option<Arc<Pipe>> {
-        if visit.taken.id() == FIRST {
-            return (!visit.is_new).then(|| self.first.clone());
-        }
-        let chair = self.lock().chairs.get(&visit.taken.id()).cloned()?;
-        let pipe = chair.pipe.try_lock().ok()?.clone();
-        pipe.filter(|_| !chair.closed.is_cancelled())
+        let met = !(visit.is_new && visit.chair.is_first());
+        visit.chair.pipe.get().filter(|_| met && !visit.chair.closed.is_cancelled()).cloned()
     }
 
     /// The same, with whatever has to be done, as long as there is a server at all. Boxed, since it is rare and large.
@@ -282,96 +363,218 @@ impl ProgramTransport {
         caller: &'a Caller,
     ) -> BoxFuture<'a, Result<Arc<Pipe>, NoPipe>> {
         Box::pin(async move {
-            let begun = self.closed.run_until_cancelled(self.pipe(visit, caller)).await;
-            begun.unwrap_or(Err(NoPipe::Gone))
+            let (seat, chair) = (visit.taken.id(), &visit.chair);
+            if !chair.is_first() {
+                return self.once(chair, self.start_further(seat, chair)).await;
+            }
+            let pipe = self.begin_first(seat, chair).await?;
+            self.lock().settle_tenant(visit.taken, caller, clock::now());
+            if visit.is_new && !visit.taken.is_crowded() {
+                pipe.renew(self.kept_by(caller, |one| !is_subscription(one))).await;
+            }
+            Ok(pipe)
         })
     }
 
-    /// The process that a client is assigned to; it is started if need be.
-    async fn pipe(self: &Arc<Self>, visit: &ProcessCall, caller: &Caller) -> Result<Arc<Pipe>, NoPipe> {
-        let seat = visit.taken.id();
-        if seat == FIRST {
-            if visit.is_new && !visit.taken.is_crowded() {
-                self.first.renew(self.kept_by(caller, |one| !is_subscription(one))).await;
+    /// The first process; it is started again if it has ended.
+    fn begin_first<'a>(
+        self: &'a Arc<Self>,
+        seat: SlotId,
+        chair: &'a PooledProcess,
+    ) -> BoxFuture<'a, Result<Arc<Pipe>, NoPipe>> {
+        let wait = self.lock().seats.first_due().saturating_duration_since(clock::now());
+        Box::pin(async move {
+            if chair.pipe.get().is_none() && wait > REST_PATIENCE {
+                return Err(NoPipe::Rests(wait));
             }
-            return Ok(self.first.clone());
-        }
-        let chair = self.lock().chairs.get(&seat).cloned().ok_or(NoPipe::Gone)?;
-        let mut running = chair.pipe.lock().await;
-        if chair.closed.is_cancelled() {
+            let start = async {
+                tokio::time::sleep(wait).await;
+                self.start_first(seat, chair).await
+            };
+            self.once(chair, start).await
+        })
+    }
+
+    /// What one of the calls that want a process starts, all of them have.
+    async fn once(
+        &self,
+        chair: &PooledProcess,
+        start: impl Future<Output = Result<Arc<Pipe>, NoPipe>>,
+    ) -> Result<Arc<Pipe>, NoPipe> {
+        let started = async {
+            if chair.closed.is_cancelled() {
+                return Err(NoPipe::Gone);
+            }
+            start.await
+        };
+        let pipe = chair.closed.run_until_cancelled(chair.pipe.get_or_try_init(|| started)).await;
+        pipe.unwrap_or(Err(NoPipe::Gone)).cloned()
+    }
+
+    /// Starts a process in place of the first, which has ended.
+    async fn start_first(self: &Arc<Self>, seat: SlotId, chair: &PooledProcess) -> Result<Arc<Pipe>, NoPipe> {
+        let closed = chair.closed.child_token();
+        let guard = closed.clone().drop_guard();
+        let exchange = Some(self.facts.exchange);
+        let (pipe, end) = match stdio::start(&self.program, &self.dial, &chair.clients, exchange, closed).await {
+            Ok(started) => started,
+            Err(error) => return Err(self.not_started(seat, error)),
+        };
+        if !pipe.facts().is_same_server(&self.facts) {
+            self.server_lost("the program is another one now".into(), None);
             return Err(NoPipe::Gone);
         }
-        if let Some(pipe) = &*running {
-            return Ok(pipe.clone());
-        }
+        pipe.renew(renewed_at_first(&self.dial, &self.facts)).await;
+        guard.disarm();
+        self.lock().seats.handle_started(seat, clock::now());
+        self.watch(seat, end);
+        // It may offer something else than before. Clients are notified only of a real difference.
+        let (server, method) = (self.dial.name.clone(), ListKind::Tools.changed().to_owned());
+        let changed = TransportEvent::Inbound(Inbound::Notification { server, method, params: None });
+        let _ = self.dial.events.send((self.dial.generation, changed)).await;
+        Ok(pipe)
+    }
+
+    /// Starts a process besides the first: for one client, or for visitors.
+    async fn start_further(self: &Arc<Self>, seat: SlotId, chair: &PooledProcess) -> Result<Arc<Pipe>, NoPipe> {
         let closed = chair.closed.child_token();
         // The caller may leave before the process has a client.
         let guard = closed.clone().drop_guard();
-        let guests =
-            if chair.client.is_some() { ProcessClients::Client(caller.clone()) } else { ProcessClients::Visitors };
-        let started = stdio::start(&self.program, &self.dial, guests, Some(Exchange::Session), closed).await;
-        let gone = chair.closed.is_cancelled();
-        let (pipe, ended) = started.map_err(|error| if gone { NoPipe::Gone } else { NoPipe::Failed(error) })?;
-        if let Some(client) = &chair.client {
-            pipe.renew(self.kept_by(caller, |_| true)).await;
-            self.set_apart(client, true);
+        let exchange = Some(Exchange::Session);
+        let (pipe, end) = match stdio::start(&self.program, &self.dial, &chair.clients, exchange, closed).await {
+            Ok(started) => started,
+            Err(_) if chair.closed.is_cancelled() => return Err(NoPipe::Gone),
+            Err(error) => return Err(self.not_started(seat, error)),
+        };
+        let client = chair.clients.client();
+        if let Some(client) = client {
+            pipe.renew(self.kept_by(client, |_| true)).await;
+            self.set_apart(&client.lane, true);
             // A client may have released it before this is known; that release counts.
             if chair.closed.is_cancelled() {
-                self.set_apart(client, false);
+                self.set_apart(&client.lane, false);
                 return Err(NoPipe::Gone);
             }
         }
         guard.disarm();
-        *running = Some(pipe.clone());
-        drop(running);
-        self.lock().seats.handle_started();
-        let transport = self.clone();
-        tokio::spawn(async move {
-            if ended.await.is_ok() {
-                transport.ended(seat);
-            }
-        });
-        if chair.client.is_some() {
-            // What the client had subscribed to is its own process's now.
-            let first = self.first.clone();
-            tokio::spawn(async move { first.end_unwanted().await });
-        } else {
+        self.lock().seats.handle_started(seat, clock::now());
+        self.watch(seat, end);
+        if client.is_none() {
             tokio::spawn(sweep(Arc::downgrade(self), chair.closed.clone()));
+        } else if let Some(first) = self.lock().first().and_then(|(_, first)| first.running()) {
+            // What the client had subscribed to is its own process's now.
+            tokio::spawn(async move { first.end_unwanted().await });
         }
         Ok(pipe)
+    }
+
+    fn watch(self: &Arc<Self>, seat: SlotId, end: ProgramEnd) {
+        let transport = self.clone();
+        tokio::spawn(async move {
+            if let Ok(exit) = end.await {
+                transport.ended(seat, Some(exit));
+            }
+        });
     }
 
     fn kept_by(&self, caller: &Caller, wanted: impl Fn(&RenewableRequest) -> bool) -> Vec<RenewableRequest> {
         self.dial.renewals.of(&caller.lane).into_iter().filter(|one| wanted(one)).collect()
     }
 
-    /// A further process cannot be started. Perhaps the program can run only once.
-    fn not_started(&self, seat: SlotId, error: StartError) {
-        let chair = {
-            let mut room = self.lock();
-            match &error {
-                StartError::Refused(_) => room.seats.handle_refused(seat),
-                StartError::Failed(_) => room.seats.handle_failed(seat, clock::now()),
-            }
-            room.chairs.remove(&seat)
-        };
+    /// A process cannot be started. If it is not the first, perhaps the program can run only once.
+    fn not_started(self: &Arc<Self>, seat: SlotId, error: StartError) -> NoPipe {
+        let refused = matches!(error, StartError::Refused(_));
         let (DialError::Passing { reason, .. } | DialError::Fatal { reason }) = error.into_dial_error();
         let why = self.dial.secrets.hide(reason);
-        tracing::warn!(server = %self.dial.name, %why, "a further process cannot be had, so a client shares the first");
+        let (end, chair) = {
+            let (mut room, now) = (self.lock(), clock::now());
+            let is_first = seat == room.seats.first();
+            let end = if refused { room.seats.handle_refused(seat, now) } else { room.seats.handle_failed(seat, now) };
+            if is_first {
+                room.why_not.clone_from(&why);
+            }
+            (end, room.chairs.remove(&seat))
+        };
+        let server = &self.dial.name;
+        match end {
+            ProcessEnd::NotFirst => {
+                tracing::warn!(%server, %why, "a further process cannot be had, so a client shares the first");
+            }
+            ProcessEnd::Replaced { .. } => tracing::warn!(%server, %why, "the first process cannot be started again"),
+            ProcessEnd::Known | ProcessEnd::ServerLost => {}
+        }
+        self.settle(end, ProgramExit { how: why, exit: None });
         if let Some(chair) = chair {
             self.let_go(&chair);
         }
+        NoPipe::Gone
     }
 
-    /// A process besides the first has ended by itself.
-    fn ended(self: &Arc<Self>, seat: SlotId) {
-        let chair = {
+    /// A process has ended by itself, and in this way if that is known.
+    fn ended(self: &Arc<Self>, seat: SlotId, exit: Option<ProgramExit>) {
+        let exit = exit.unwrap_or_else(|| ProgramExit { how: "the program ended".into(), exit: None });
+        let (end, chair, keeper) = {
             let mut room = self.lock();
-            room.seats.handle_ended(seat);
-            room.chairs.remove(&seat)
+            let keeper = room.seats.keeper(seat).filter(|_| room.crowded_until.is_none()).cloned();
+            (room.seats.handle_ended(seat, clock::now()), room.chairs.remove(&seat), keeper)
         };
+        if let ProcessEnd::Replaced { .. } = end {
+            self.lock().why_not.clone_from(&exit.how);
+            let exited = TransportEvent::Exited { client: keeper, exit: exit.exit };
+            let (events, generation) = (self.dial.events.clone(), self.dial.generation);
+            tokio::spawn(async move { events.send((generation, exited)).await });
+        }
+        self.settle(end, exit);
         if let Some(chair) = chair {
             self.take_back(chair);
+        }
+    }
+
+    /// Does what the end of a process asks for.
+    fn settle(self: &Arc<Self>, end: ProcessEnd, exit: ProgramExit) {
+        match end {
+            ProcessEnd::Known | ProcessEnd::NotFirst => {}
+            ProcessEnd::ServerLost => self.server_lost(exit.how, exit.exit),
+            ProcessEnd::Replaced { first, due } => {
+                let chair = PooledProcess::new(ProcessClients::AllClients, self.closed.child_token());
+                {
+                    let mut room = self.lock();
+                    room.crowded_until = None;
+                    room.chairs.insert(first, chair.clone());
+                }
+                let transport = self.clone();
+                tokio::spawn(async move {
+                    let waited = chair.closed.run_until_cancelled(tokio::time::sleep_until(due.into())).await;
+                    if waited.is_some() {
+                        let _ = transport.begin_first(first, &chair).await;
+                    }
+                });
+            }
+        }
+    }
+
+    /// No process is left, or it is another server's.
+    fn server_lost(&self, reason: String, exit: Option<super::Exit>) {
+        let known = {
+            let _one_at_a_time = self.lock();
+            let known = self.closed.is_cancelled();
+            self.closed.cancel();
+            known
+        };
+        if !known {
+            let (events, generation) = (self.dial.events.clone(), self.dial.generation);
+            tokio::spawn(async move { events.send((generation, TransportEvent::Lost { reason, exit })).await });
+        }
+    }
+
+    /// The last process besides the first is gone, on our side; if the first does not run, none does.
+    fn check_lost(&self) {
+        let lost = {
+            let room = self.lock();
+            room.seats.is_lost().then(|| room.why_not.clone())
+        };
+        if let Some(why) = lost {
+            self.server_lost(why, None);
         }
     }
 
@@ -380,16 +583,18 @@ impl ProgramTransport {
         self.let_go(&chair);
         let transport = self.clone();
         tokio::spawn(async move {
-            if let Some(client) = &chair.client {
+            let Some(client) = chair.client() else { return };
+            let first = transport.lock().first().and_then(|(_, first)| first.running());
+            if let Some(first) = first {
                 let kept = transport.dial.renewals.of(client).into_iter().filter(is_subscription);
-                transport.first.renew(kept.collect()).await;
+                first.renew(kept.collect()).await;
             }
         });
     }
 
     fn let_go(&self, chair: &PooledProcess) {
         chair.closed.cancel();
-        if let Some(client) = &chair.client {
+        if let Some(client) = chair.client() {
             self.set_apart(client, false);
         }
     }
@@ -398,18 +603,29 @@ impl ProgramTransport {
         self.dial.renewals.set_apart(self.dial.generation, client, apart);
     }
 
-    async fn running(&self, seat: Option<SlotId>) -> Option<Arc<Pipe>> {
-        let seat = seat?;
-        if seat == FIRST {
-            return Some(self.first.clone());
-        }
-        let chair = self.lock().chairs.get(&seat).cloned()?;
-        let pipe = chair.pipe.lock().await.clone();
-        pipe.filter(|pipe| !pipe.is_lost())
-    }
-
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PoolState {
+    fn first(&self) -> Option<(SlotId, Arc<PooledProcess>)> {
+        let first = self.seats.first();
+        Some((first, self.chairs.get(&first)?.clone()))
+    }
+
+    fn keeps_first(&self, client: &str) -> bool {
+        self.seats.kept_by(client) == Some(self.seats.first())
+    }
+
+    /// Says to the first process whose it is, as far as a call by this caller changes that.
+    fn settle_tenant(&self, taken: SlotChoice, caller: &Caller, now: Instant) {
+        let Some((first, pipe)) = self.first().and_then(|(id, chair)| Some((id, chair.running()?))) else { return };
+        if self.crowded_until.is_some_and(|until| until > now) {
+            pipe.set_tenant(None);
+        } else if taken == SlotChoice::Seat(first) && caller.inbox.is_some() {
+            pipe.set_tenant(Some(caller));
+        }
     }
 }
 
@@ -423,12 +639,14 @@ async fn sweep(transport: std::sync::Weak<ProgramTransport>, closed: Cancellatio
             over.iter().filter_map(|seat| room.chairs.remove(seat)).collect()
         };
         over.iter().for_each(|chair| transport.let_go(chair));
+        transport.check_lost();
     }
 }
 
 /// A call at a process, whose caller may walk away.
 struct ProcessCall {
     transport: Arc<ProgramTransport>,
+    chair: Arc<PooledProcess>,
     taken: SlotChoice,
     /// Its client sits there for the first time.
     is_new: bool,

@@ -61,8 +61,11 @@ impl Renewals {
         self.lock().get(lane).map(|(_, kept)| kept.values().cloned().collect()).unwrap_or_default()
     }
 
-    pub fn all(&self) -> Vec<RenewableRequest> {
-        self.lock().values().flat_map(|(_, kept)| kept.values().cloned()).collect()
+    /// What those want who share the backend on this transport.
+    pub fn of_sharers(&self, generation: Generation) -> Vec<RenewableRequest> {
+        let (lanes, apart) = (self.lock(), self.lock_apart());
+        let shared = lanes.iter().filter(|(lane, _)| !apart.contains(&(generation, (*lane).clone())));
+        shared.flat_map(|(_, (_, kept))| kept.values().cloned()).collect()
     }
 
     /// On this transport a client has the backend to itself from now on, or is one of several again.

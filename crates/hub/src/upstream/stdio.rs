@@ -58,7 +58,7 @@ impl std::fmt::Debug for Program {
 /// For whom a process is.
 #[derive(Clone, Debug)]
 pub enum ProcessClients {
-    /// The first process, whose end is the loss of the server.
+    /// The first process, for all who have no other.
     AllClients,
     /// One client alone.
     Client(Caller),
@@ -67,7 +67,7 @@ pub enum ProcessClients {
 }
 
 impl ProcessClients {
-    fn client(&self) -> Option<&Caller> {
+    pub fn client(&self) -> Option<&Caller> {
         match self {
             ProcessClients::Client(client) => Some(client),
             ProcessClients::AllClients | ProcessClients::Visitors => None,
@@ -79,20 +79,31 @@ impl ProcessClients {
     }
 }
 
+/// How a program ended, in words and in numbers.
+#[derive(Clone, Debug)]
+pub struct ProgramExit {
+    pub how: String,
+    pub exit: Option<Exit>,
+}
+
 /// Tells how a program ended; nothing if we ended it.
-pub type ProgramEnd = oneshot::Receiver<String>;
+pub type ProgramEnd = oneshot::Receiver<ProgramExit>;
 
 /// Why there is no process.
 pub enum StartError {
     /// It runs, and refused to begin.
     Refused(DialError),
+    /// It ended before it began.
+    Ended(ProgramExit),
     Failed(DialError),
 }
 
 impl StartError {
     pub fn into_dial_error(self) -> DialError {
-        let (StartError::Refused(error) | StartError::Failed(error)) = self;
-        error
+        match self {
+            StartError::Refused(error) | StartError::Failed(error) => error,
+            StartError::Ended(ended) => passing(ended.how),
+        }
     }
 }
 
@@ -100,7 +111,7 @@ impl StartError {
 pub async fn start(
     program: &Program,
     dial: &Dial,
-    guests: ProcessClients,
+    guests: &ProcessClients,
     exchange: Option<Exchange>,
     closed: CancellationToken,
 ) -> Result<(Arc<Pipe>, ProgramEnd), StartError> {
@@ -127,14 +138,14 @@ pub async fn start(
     tokio::spawn(read_stderr(stderr, dial.clone(), guests.name(), pipe.clone()));
     let (tell, end) = oneshot::channel();
     let running = RunningProgram { child, group, stdout: BufReader::new(stdout), pipe: pipe.clone(), closed };
-    dial.programs.spawn(live(running, dial.clone(), guests, tell));
+    dial.programs.spawn(live(running, dial.clone(), guests.clone(), tell));
     match tokio::time::timeout(DIAL_TIMEOUT, pipe.shake_hands(exchange)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) if !pipe.is_lost() => return Err(StartError::Refused(error)),
         Ok(Err(error)) => {
             // A program that has ended says more by how it ended than by what it left unanswered.
             let how = tokio::time::timeout(LEAVE_TIMEOUT, end).await;
-            return Err(StartError::Failed(how.ok().and_then(Result::ok).map_or(error, passing)));
+            return Err(how.ok().and_then(Result::ok).map_or(StartError::Failed(error), StartError::Ended));
         }
         Err(_) => return Err(failed("it did not answer in time".into())),
     }
@@ -183,7 +194,7 @@ struct RunningProgram {
 }
 
 /// Reads until the program or we want no more, then sees it out and tells how it ended.
-async fn live(running: RunningProgram, dial: Dial, guests: ProcessClients, tell: oneshot::Sender<String>) {
+async fn live(running: RunningProgram, dial: Dial, guests: ProcessClients, tell: oneshot::Sender<ProgramExit>) {
     let RunningProgram { mut child, group, mut stdout, pipe, closed } = running;
     let reason = {
         let ended = until_ended(&mut child, &mut stdout, &pipe);
@@ -205,17 +216,13 @@ async fn live(running: RunningProgram, dial: Dial, guests: ProcessClients, tell:
             _ => reason,
         };
         // One that says nothing more and stays is lost as well; how we make it leave is not how it ended.
-        let _ = tell.send(how.clone());
-        let event = match guests {
-            ProcessClients::AllClients => Some(TransportEvent::Lost { reason: how, exit }),
-            // One that never started had no client.
-            ProcessClients::Client(client) if pipe.has_begun() => {
-                Some(TransportEvent::Exited { client: client.lane, exit })
-            }
-            ProcessClients::Client(_) | ProcessClients::Visitors => None,
-        };
-        if let Some(event) = event {
-            let _ = dial.events.send((dial.generation, event)).await;
+        let _ = tell.send(ProgramExit { how, exit });
+        // One that never started had no client.
+        if let ProcessClients::Client(client) = guests
+            && pipe.has_begun()
+        {
+            let exited = TransportEvent::Exited { client: Some(client.lane), exit };
+            let _ = dial.events.send((dial.generation, exited)).await;
         }
     }
     if left.is_err() {

@@ -61,10 +61,68 @@ async fn after_the_server_itself_is_lost_all_who_subscribed_are_told_by_the_next
     alice.ask("resources/subscribe", json!({ "uri": "test://one" })).await;
     bob.ask("resources/subscribe", json!({ "uri": "test://two" })).await;
     assert_eq!(next(&mut bobs, "notifications/resources/updated").await["uri"], "test://two");
-    // Hers is the first process.
-    alice.call("exit", json!({ "code": 1 })).await;
-    until("both are renewed", || lines(&subscribed).len() == 4).await;
+    // His own process ends, and the first one tells him instead; then that ends, and no process is left.
+    bob.call("exit", json!({ "code": 1 })).await;
     assert_eq!(next(&mut bobs, "notifications/resources/updated").await["uri"], "test://two");
+    alice.call("exit", json!({ "code": 1 })).await;
+    until("both are renewed", || lines(&subscribed).len() == 5).await;
+    assert_eq!(next(&mut bobs, "notifications/resources/updated").await["uri"], "test://two");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Node.js"]
+async fn when_the_first_process_ends_it_is_replaced_and_the_processes_of_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = dir.path().join("ran");
+    let hub = program(&["--wild=yes", "--pid", &format!("--count={}", ran.display())]).await;
+    let (alice, _) = Client::open(&hub, "alice", Route::All, can()).await;
+    let (bob, _) = Client::open(&hub, "bob", Route::All, can()).await;
+    let pid = async |client: &Client| client.call("b__pid", json!({})).await["content"][0]["text"].clone();
+    let (first, second) = (pid(&alice).await, pid(&bob).await);
+    assert_ne!(first, second);
+    let slow = async { bob.call("b__count", json!({ "id": "x", "ms": 2000 })).await };
+    let crash = async {
+        until("his call runs", || ran.exists()).await;
+        let cut = alice.call("b__exit", json!({ "code": 1 })).await;
+        assert_eq!(cut["structuredContent"]["code"], "OUTCOME_UNKNOWN", "{cut}");
+        let next = pid(&alice).await;
+        assert!(next.is_string() && next != first && next != second, "{next}");
+    };
+    let (slow, ()) = Box::pin(join(slow, crash)).await;
+    assert_eq!(slow["content"][0]["text"], "done x", "{slow}");
+    assert_eq!(pid(&bob).await, second, "his process is what it was");
+    assert!(hub.all()[0].snapshot().is_connected());
+    let heard = async |client: &Client| client.tool("await_activity", json!({ "timeout_ms": 100 })).await.to_string();
+    assert!(heard(&alice).await.contains("server_process_crashed"));
+    let his = heard(&bob).await;
+    assert!(!his.contains("crashed") && !his.contains("disconnected"), "{his}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Node.js"]
+async fn while_the_first_process_cannot_be_started_again_the_processes_of_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = dir.path().join("broken");
+    let entry = stdio_entry(&["--wild=yes", "--pid"]);
+    let words: Vec<String> =
+        entry["args"].as_array().unwrap().iter().map(|word| format!("'{}'", word.as_str().unwrap())).collect();
+    let script = format!("test -e '{}' && exit 3; exec node {}", broken.display(), words.join(" "));
+    let hub = hub(&[("b", spec(&json!({ "command": "sh", "args": ["-c", script] })))]).await;
+    let (alice, bob) = (open(&hub, "alice").await, open(&hub, "bob").await);
+    let (first, second) = (pid(&alice).await, pid(&bob).await);
+    std::fs::write(&broken, "").unwrap();
+    alice.call("exit", json!({ "code": 1 })).await;
+    let refused = alice.call("pid", json!({})).await;
+    assert_eq!(refused["structuredContent"]["code"], "NOT_EXECUTED", "{refused}");
+    assert!(refused.to_string().contains("the program exited with code 3"), "{refused}");
+    assert_eq!(pid(&bob).await, second);
+    std::fs::remove_file(&broken).unwrap();
+    let mut next = Value::Null;
+    while !next["content"][0]["text"].is_string() || next["isError"] == true {
+        next = alice.call("pid", json!({})).await;
+    }
+    assert_ne!(next["content"][0]["text"], *first);
+    assert_eq!(pid(&bob).await, second);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -307,7 +307,7 @@ impl Supervisor {
             TransportEvent::Exited { client, exit } => {
                 // One that only closes its output has no way to end yet, and is as lost.
                 let exit = exit.unwrap_or(Exit { code: None, signal: None });
-                self.tell(BackendEvent::ProcessCrashed(exit).of_client(Some(client))).await;
+                self.tell(BackendEvent::ProcessCrashed(exit).of_client(client)).await;
             }
             TransportEvent::Stderr { line, client } => {
                 let line = self.secrets.hide(line);
