@@ -22,6 +22,7 @@
 //! |---|---|
 //! | [`backend`] | when a server is dialled, and what becomes of each call: sent, kept for a reconnect, sent again, or ended as unknown |
 //! | [`attribution`] | which call or client a server's message is for, where several share a connection |
+//! | [`upstream_session`] | when a session over HTTP is made and given up, when a call is sent, sent later or again, and whether it may have run |
 //! | [`process_pool`] | which client has which process of a program that may run several times |
 //! | [`health`], [`listing`] | when a server is pinged, and when its lists are fetched again |
 //!
@@ -53,6 +54,7 @@ pub mod scrub;
 pub mod seal;
 pub mod shorten;
 pub mod turn;
+pub mod upstream_session;
 pub mod used_states;
 pub mod watch;
 

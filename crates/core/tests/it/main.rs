@@ -25,4 +25,5 @@ mod seal;
 mod seats;
 mod support;
 mod trimmed;
+mod upstream_session_any_order;
 mod watch;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
+use bowline_core::upstream_session::ResponseStatus;
 use bowline_env::clock;
 use jiff::Timestamp;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
 
 use super::Dial;
-use crate::call::CallEnding;
 use crate::catalogue::mirrored_headers::VERSION;
 use crate::config::spec::check_address;
 use crate::message::BYTES_MAX;
@@ -49,49 +49,21 @@ pub(super) fn said(status: StatusCode) -> String {
     format!("it answered with HTTP {}", status.as_u16())
 }
 
-/// A refusal of one call by its status: the server is there and did not run it.
-pub(super) fn refusal(status: StatusCode, retry_after: Option<Duration>) -> CallEnding {
+pub(super) fn status_of(status: StatusCode) -> ResponseStatus {
+    ResponseStatus(status.as_u16())
+}
+
+/// A refusal of one call by its status, in words.
+pub(super) fn refusal(status: StatusCode) -> String {
     let hint = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; its credentials are missing or wrong",
         _ => "",
     };
-    CallEnding::Refused { why: format!("{}{hint}", said(status)), retry_after }
-}
-
-/// Whether a server or proxy that says so may have run the call before. Of these, [`is_busy`] tells which a server that is still
-/// there says instead of running it.
-pub(super) fn may_have_run(status: StatusCode) -> bool {
-    status.is_server_error()
-}
-
-/// Whether a server says that it runs nothing just now. A proxy also answers 503 when its server dies during a call, so a caller that gets
-/// it without a time to come back asks first whether the server is still there.
-pub(super) fn is_busy(status: StatusCode) -> bool {
-    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+    format!("{}{hint}", said(status))
 }
 
 /// No server means more than a year; so no sum of times can overflow.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// For so long a call waits at most for a server that asks for time.
-const PATIENCE_MAX: Duration = Duration::from_secs(30);
-/// A server that asks for time again and again gets it so often.
-const DELAYS_MAX: u32 = 3;
-
-/// What becomes of a call that a server wants later.
-pub(super) enum Delay {
-    /// It is sent again after this time. Who asks for time has not run the call.
-    Wait(Duration),
-    /// That would be too long.
-    Refused(Duration),
-}
-
-/// What a response says, if it asks for time; after so many that did.
-pub(super) fn delay(response: &Response, delays: u32) -> Option<Delay> {
-    let wait = retry_after(response).filter(|_| is_busy(response.status()))?;
-    let granted = wait <= PATIENCE_MAX && delays < DELAYS_MAX;
-    Some(if granted { Delay::Wait(wait) } else { Delay::Refused(wait) })
-}
 
 /// `Retry-After` is a number of seconds, or a date.
 fn wait_of(text: &str, now: Timestamp) -> Option<Duration> {

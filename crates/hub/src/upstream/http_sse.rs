@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::backend_session::{BackendSession, BackendSessions, SessionCall};
-use super::http::{is_busy, may_have_run, prepare, refusal, retry_after, said, tell};
+use super::http::{prepare, refusal, retry_after, said, status_of, tell};
 use super::outgoing::Outgoing;
 use super::pending_calls::PipeKind;
 use super::pipe::{OUT_QUEUE, Pipe};
@@ -364,13 +364,13 @@ impl PostSender {
             // One message was refused. Whether that was the session's fault shows with the next.
             Ok((status, retry_after)) if self.is_known().await => {
                 if let Some(number) = message.number {
-                    let own_word = !may_have_run(status) || is_busy(status);
-                    self.pipe.give_up(number, own_word.then(|| refusal(status, retry_after)));
+                    let refused = CallEnding::Refused { why: refusal(status), retry_after };
+                    self.pipe.give_up(number, (!status_of(status).may_have_run(true)).then_some(refused));
                 }
                 Ok(())
             }
             Ok((status, _)) => {
-                if !may_have_run(status) {
+                if !status_of(status).may_have_run(false) {
                     message.stayed();
                 }
                 Err(said(status))

@@ -365,7 +365,7 @@ impl ProgramTransport {
         Box::pin(async move {
             let (seat, chair) = (visit.taken.id(), &visit.chair);
             if !chair.is_first() {
-                return self.once(chair, self.start_further(seat, chair)).await;
+                return self.once(chair, Box::pin(self.start_further(seat, chair))).await;
             }
             let pipe = self.begin_first(seat, chair).await?;
             self.lock().settle_tenant(visit.taken, caller, clock::now());
@@ -391,7 +391,7 @@ impl ProgramTransport {
                 tokio::time::sleep(wait).await;
                 self.start_first(seat, chair).await
             };
-            self.once(chair, start).await
+            self.once(chair, Box::pin(start)).await
         })
     }
 
@@ -399,7 +399,7 @@ impl ProgramTransport {
     async fn once(
         &self,
         chair: &PooledProcess,
-        start: impl Future<Output = Result<Arc<Pipe>, NoPipe>>,
+        start: BoxFuture<'_, Result<Arc<Pipe>, NoPipe>>,
     ) -> Result<Arc<Pipe>, NoPipe> {
         let started = async {
             if chair.closed.is_cancelled() {

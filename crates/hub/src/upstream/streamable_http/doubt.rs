@@ -1,73 +1,50 @@
-//! Doubt about a server over HTTP: whether it is still there, whether it knows a session, and what a status means for a call.
+//! Doubt about a server over HTTP: it is asked whether it is still there and knows a session. What its answers mean,
+//! `core::upstream_session` decides.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bowline_core::upstream_session::{PingOutcome, Presence};
 use futures_util::future::BoxFuture;
-use reqwest::{Response, StatusCode};
+use reqwest::Response;
 
+use super::HttpTransport;
+use super::request::PostError;
 use super::response::{self, ResponseOutcome};
-use super::{HttpTransport, PostError};
 use crate::call::{BackendCall, CallEnding, Exchange};
 use crate::message::{self, RpcId};
 use crate::revision::{v2025, v2026};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::{BackendSession, HttpSession};
-use crate::upstream::http::{is_busy, may_have_run, refusal, said};
+use crate::upstream::http::status_of;
 
 /// A check of whether the backend is still there must be quick: calls wait for it.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What asking a server whether it is there came to.
-enum Pinged {
-    Answered,
-    /// It answered something else.
-    Refused(StatusCode),
-    Unreachable,
-}
-
 impl HttpTransport {
-    /// A status without an answer: the server's own refusal of the call, or the end of its wire.
-    pub(super) async fn refused(
-        self: &Arc<Self>,
-        status: StatusCode,
-        retry_after: Option<Duration>,
-        session: Option<&Arc<HttpSession>>,
-    ) -> CallEnding {
-        let own_word = !may_have_run(status) || (is_busy(status) && self.still_answers(session).await);
-        if own_word { refusal(status, retry_after) } else { self.broken(said(status)) }
+    /// Asks the backend whether it is there, and knows the session if there is one.
+    pub(super) async fn ping_in_time(self: &Arc<Self>, session: Option<&Arc<HttpSession>>) -> PingOutcome {
+        tokio::time::timeout(CONFIRM_TIMEOUT, self.ping(session)).await.unwrap_or(PingOutcome::Late)
     }
 
-    /// Whether the server that a call was sent to is still there, and still knows its session.
-    async fn still_answers(self: &Arc<Self>, session: Option<&Arc<HttpSession>>) -> bool {
-        let Some(session) = session else { return self.confirm_in_time().await };
-        let asked = tokio::time::timeout(CONFIRM_TIMEOUT, self.ping(Some(session))).await;
-        matches!(asked, Ok(Pinged::Answered))
-    }
-
-    /// Whether the backend says that it does not know the session any more. One that says nothing, or fails, has not said that.
-    pub(super) async fn has_forgotten(self: &Arc<Self>, session: &Arc<HttpSession>) -> bool {
-        let asked = tokio::time::timeout(CONFIRM_TIMEOUT, self.ping(Some(session))).await;
-        matches!(asked, Ok(Pinged::Refused(status)) if !status.is_server_error())
-    }
-
-    async fn ping(self: &Arc<Self>, session: Option<&Arc<HttpSession>>) -> Pinged {
+    async fn ping(self: &Arc<Self>, session: Option<&Arc<HttpSession>>) -> PingOutcome {
         let id = self.own_id();
         let ping = message::request(&id, v2025::PING, None);
         self.pinged(&id, self.post(&ping, &[], session.map(|session| &**session)).await).await
     }
 
-    async fn pinged(self: &Arc<Self>, id: &RpcId, posted: Result<Response, PostError>) -> Pinged {
-        let Ok(response) = posted else { return Pinged::Unreachable };
+    async fn pinged(self: &Arc<Self>, id: &RpcId, posted: Result<Response, PostError>) -> PingOutcome {
+        let Ok(response) = posted else { return PingOutcome::Unreachable };
         let status = response.status();
         match response::read_response(response, id, None, self, None).await {
             // In a session the status says whether the session is good. A stateless server may refuse us and be well.
             ResponseOutcome::Answer(_) if status.is_success() || self.facts().exchange == Exchange::Stateless => {
-                Pinged::Answered
+                PingOutcome::Answered
             }
-            ResponseOutcome::Answer(_) => Pinged::Refused(status),
-            ResponseOutcome::Other(_) | ResponseOutcome::Ended { .. } => Pinged::Refused(status),
+            ResponseOutcome::Answer(_) | ResponseOutcome::Other(_) | ResponseOutcome::Ended { .. } => {
+                PingOutcome::Refused(status_of(status))
+            }
         }
     }
 
@@ -144,28 +121,17 @@ impl HttpTransport {
         } else {
             self.ping(session.as_ref()).await
         };
-        match pinged {
-            Pinged::Answered => true,
-            Pinged::Unreachable => false,
-            // These three are what a proxy says of one that is not there.
-            Pinged::Refused(
-                StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT,
-            ) => false,
-            // One that fails at the question is there all the same, and whether it is well is for the checks to say; unless it
-            // would answer in another session, since then ours is what is wrong.
-            Pinged::Refused(status) if status.is_server_error() => match session.filter(|session| session.id.is_some())
-            {
-                Some(_) => !self.answers_anew().await,
-                None => true,
-            },
-            Pinged::Refused(_) => false,
+        match pinged.presence(session.is_some_and(|session| session.id.is_some())) {
+            Presence::There => true,
+            Presence::Gone => false,
+            Presence::AskAnew => !self.answers_anew().await,
         }
     }
 
     /// Whether the backend answers in a session that is new.
     async fn answers_anew(self: &Arc<Self>) -> bool {
         let Ok((fresh, _)) = self.open(&self.shared).await else { return false };
-        let answers = matches!(self.ping(Some(&fresh)).await, Pinged::Answered);
+        let answers = self.ping(Some(&fresh)).await == PingOutcome::Answered;
         self.farewell(&fresh).await;
         answers
     }

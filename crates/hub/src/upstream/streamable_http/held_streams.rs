@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::attribution::Recipient;
+use bowline_core::upstream_session::{HeldStep, HeldStream};
 use bowline_env::clock;
 use reqwest::{Response, StatusCode};
 
-use super::response::{
-    OPEN_TIMEOUT, REOPEN_PAUSE, RETRY_MAX, RETRY_MIN, ResponseOutcome, is_stream, pass_on, read_response, refuse,
-};
-use super::{HttpTransport, PostError};
+use super::HttpTransport;
+use super::request::PostError;
+use super::response::{ResponseOutcome, is_stream, pass_on, read_response, refuse};
 use crate::call::{BackendCall, Inbound};
 use crate::catalogue::ListKind;
 use crate::message::{BYTES_MAX, Malformed, RpcMessage};
@@ -22,56 +22,45 @@ use crate::upstream::backend_session::{BackendSession, HttpSession};
 use crate::upstream::http::said;
 use crate::upstream::unreadable::Unread;
 
-/// A server may say nothing at all before it has something to tell, so it is given twice as long each time, up to this.
-const OPEN_TIMEOUT_MAX: Duration = Duration::from_secs(300);
-
 /// How a held stream is asked for, again and again.
 struct Opening<'a> {
     transport: &'a Arc<HttpTransport>,
-    patience: Duration,
-    pause: Duration,
-    was_open: bool,
+    stream: HeldStream,
 }
 
 impl Opening<'_> {
     fn new(transport: &Arc<HttpTransport>) -> Opening<'_> {
-        Opening { transport, patience: OPEN_TIMEOUT, pause: REOPEN_PAUSE, was_open: false }
+        Opening { transport, stream: HeldStream::default() }
     }
 
     /// The response, if there is one in time. If not, whether the server is still there is asked.
     async fn wait(&mut self, asking: impl Future<Output = Result<Response, PostError>>) -> HeldStreamAnswer {
-        match tokio::time::timeout(self.patience, asking).await {
+        match tokio::time::timeout(self.stream.patience(), asking).await {
             Ok(Ok(response)) => HeldStreamAnswer::Answered(response),
-            Ok(Err(PostError::Refused(why) | PostError::Broken(why))) if !self.was_open => {
-                // One that refuses streams in its own way and answers all the same never offered them.
-                if !self.transport.confirm_in_time().await {
-                    self.transport.lost(&why).await;
+            Ok(Err(PostError { why, .. })) => match self.stream.handle_refused() {
+                HeldStep::NotOffered => {
+                    // One that refuses streams in its own way and answers all the same never offered them.
+                    if !self.transport.confirm_in_time().await {
+                        self.transport.lost(&why).await;
+                    }
+                    HeldStreamAnswer::NotOffered
                 }
-                HeldStreamAnswer::NotOffered
-            }
-            Ok(Err(PostError::Refused(why) | PostError::Broken(why))) => {
-                self.refused(&why).await;
-                HeldStreamAnswer::Again
-            }
+                step => self.again(step, &why).await,
+            },
             Err(_) => {
-                self.transport.suspect("its stream was not opened in time");
-                self.patience = (self.patience * 2).min(OPEN_TIMEOUT_MAX);
-                HeldStreamAnswer::Again
+                let step = self.stream.handle_late();
+                self.again(step, "its stream was not opened in time").await
             }
         }
     }
 
-    /// It was open before, so this is a proxy in between, or a restart.
-    async fn refused(&mut self, why: &str) {
+    async fn again(&self, step: HeldStep, why: &str) -> HeldStreamAnswer {
+        let HeldStep::Again(pause) = step else { return HeldStreamAnswer::NotOffered };
         self.transport.suspect(why);
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(RETRY_MAX);
-    }
-
-    /// It is open now; whether it was before.
-    fn opened(&mut self) -> bool {
-        (self.patience, self.pause) = (OPEN_TIMEOUT, REOPEN_PAUSE);
-        std::mem::replace(&mut self.was_open, true)
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        HeldStreamAnswer::Again
     }
 }
 
@@ -104,12 +93,12 @@ pub(super) async fn hold_get(
                     // Without a session nothing says whether this is still the same process, and without an event's id nothing
                     // says what was sent in between.
                     let blind = session.id.is_none() || last_id.is_none();
-                    if opening.opened() && blind && lane.is_shared() {
+                    if opening.stream.handle_opened() && blind && lane.is_shared() {
                         look_again(&transport).await;
                     }
                 }
                 // It never offered the stream; calls and checks will notice a loss.
-                _ if !opening.was_open => return,
+                _ if !opening.stream.was_open() => return,
                 StatusCode::METHOD_NOT_ALLOWED => return,
                 // The session is gone, which is what a restart looks like.
                 status => return transport.session_gone(&lane, &session, &said(status)).await,
@@ -117,13 +106,8 @@ pub(super) async fn hold_get(
             let (newer, retry) = follow(response, &transport, &lane, &session).await;
             last_id = newer.or(last_id);
             // Whether the backend lives must be known now: a proxy that only accepts connections may open it again.
-            transport.suspect("its stream ended");
-            match retry {
-                // It may only want to be asked again later; a server that died must not be waited for so long.
-                Some(pause) => tokio::time::sleep(pause.clamp(RETRY_MIN, REOPEN_PAUSE)).await,
-                None if clock::since(asked) < REOPEN_PAUSE => tokio::time::sleep(REOPEN_PAUSE).await,
-                None => {}
-            }
+            let step = opening.stream.handle_ended(retry, clock::since(asked));
+            opening.again(step, "its stream ended").await;
         }
     };
     let stop = session.over.run_until_cancelled(held);
@@ -188,7 +172,7 @@ pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
                 HeldStreamAnswer::NotOffered => return,
             };
             let opens = response.status().is_success() && is_stream(&response);
-            if opens && opening.was_open {
+            if opens && opening.stream.was_open() {
                 // No client was notified of what changed in between, and this may be another process.
                 look_again(&transport).await;
             }
@@ -197,19 +181,17 @@ pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
                 // What cannot be read ends a stream that was granted, and another one may be had.
                 ResponseOutcome::Other(_) | ResponseOutcome::Answer(Ok(_)) | ResponseOutcome::Ended { .. } => !opens,
             };
-            if refused && !opening.was_open {
-                // It has no subscriptions; calls and checks will notice a loss.
-                return;
-            }
             if refused {
-                opening.refused("its subscription was refused").await;
-                continue;
+                // Without subscriptions calls and checks notice a loss.
+                let step = opening.stream.handle_refused();
+                match opening.again(step, "its subscription was refused").await {
+                    HeldStreamAnswer::NotOffered => return,
+                    HeldStreamAnswer::Answered(_) | HeldStreamAnswer::Again => continue,
+                }
             }
-            opening.opened();
-            transport.suspect("its subscription ended");
-            if clock::since(asked) < REOPEN_PAUSE {
-                tokio::time::sleep(REOPEN_PAUSE).await;
-            }
+            opening.stream.handle_opened();
+            let step = opening.stream.handle_ended(None, clock::since(asked));
+            opening.again(step, "its subscription ended").await;
         }
     };
     transport.closed.run_until_cancelled(held).await;

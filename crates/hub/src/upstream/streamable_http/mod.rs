@@ -2,7 +2,6 @@
 
 pub(crate) mod doubt;
 pub(crate) mod held_streams;
-pub(crate) mod open_call;
 mod request;
 pub(crate) mod response;
 pub(crate) mod sessionless;
@@ -14,16 +13,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
+use bowline_core::upstream_session::PostFailure;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
 
-use self::open_call::OpenCall;
-pub(super) use self::request::PostError;
+use self::request::PostError;
 use self::response::ResponseOutcome;
-use super::backend_session::{BackendSession, BackendSessions, HttpSession, SessionCall};
+use super::backend_session::{BackendSession, BackendSessions, HttpSession};
 use super::cancellation::AskedByBackend;
-use super::http::{Delay, SESSION, delay, is_busy, prepare, refusal, retry_after, said, session_headers};
+use super::http::{SESSION, prepare, retry_after, said, session_headers, status_of};
 use super::subscriptions::Subscriptions;
 use super::{Dial, PROBE_TIMEOUT, passing};
 use crate::call::facts::ServerFacts;
@@ -121,7 +120,7 @@ impl HttpTransport {
         let (body, headers) = self.stateless_request(&id, &call);
         let probe = async {
             match self.post(&body, &headers, None).await {
-                Err(error) => Err(HttpDialError::Failed(passing(error.reason()))),
+                Err(error) => Err(HttpDialError::Failed(passing(error.why))),
                 Ok(response) => self.judge_probe(response, &id).await,
             }
         };
@@ -148,7 +147,7 @@ impl HttpTransport {
                 let why = format!("it speaks no version that is known here: {}", message::message_of(&error));
                 Err(HttpDialError::Failed(DialError::Passing { reason: why, retry_after }))
             }
-            _ if is_busy(status) => Err(HttpDialError::Refused { reason: said(status), retry_after }),
+            _ if status_of(status).is_busy() => Err(HttpDialError::Refused { reason: said(status), retry_after }),
             _ => Ok(None),
         }
     }
@@ -168,8 +167,10 @@ impl HttpTransport {
         let body = message::request(&id, "initialize", Some(&v2025::initialize(&lane.caller)));
         let failed = |reason: String| HttpDialError::Failed(passing(reason));
         let response = self.post(&body, &[], None).await.map_err(|error| match error {
-            PostError::Refused(reason) => HttpDialError::Unreachable { reason, retry_after: None },
-            PostError::Broken(why) => failed(why),
+            PostError { failure: PostFailure::NotSent, why: reason } => {
+                HttpDialError::Unreachable { reason, retry_after: None }
+            }
+            PostError { failure: PostFailure::Unknown, why } => failed(why),
         })?;
         let status = response.status();
         if matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {
@@ -187,7 +188,7 @@ impl HttpTransport {
             ResponseOutcome::Other(why) | ResponseOutcome::Ended { why, .. } => {
                 let reason = if status.is_success() { why } else { said(status) };
                 return Err(match status {
-                    StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                    status if status_of(status).is_of_absent_server() => {
                         HttpDialError::Unreachable { reason, retry_after }
                     }
                     status if status.is_client_error() => HttpDialError::Refused { reason, retry_after },
@@ -259,52 +260,10 @@ impl HttpTransport {
     pub async fn call(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         match self.facts().exchange_with(call.caller.exchange) {
             Exchange::Session => self.call_shared(call).await,
-            Exchange::Stateless => self.call_stateless(call).await,
-        }
-    }
-
-    async fn call_stateless(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
-        if call.method == "initialize" && call.caller.exchange == Exchange::Session {
-            return CallEnding::answered(Ok(v2025::initialized(self.facts())));
-        }
-        let (mut id, mut delays) = (self.own_id(), 0);
-        let response = loop {
-            let (body, headers) = self.stateless_request(&id, call);
-            let response = match self.post(&body, &headers, None).await {
-                Ok(response) => response,
-                Err(PostError::Refused(why)) => return CallEnding::NotExecuted(why),
-                Err(PostError::Broken(why)) => return self.broken(why),
-            };
-            match delay(&response, delays) {
-                None => break response,
-                Some(Delay::Refused(wait)) => return refusal(response.status(), Some(wait)),
-                Some(Delay::Wait(wait)) => tokio::time::sleep(wait).await,
+            Exchange::Stateless if call.method == "initialize" && call.caller.exchange == Exchange::Session => {
+                CallEnding::answered(Ok(v2025::initialized(self.facts())))
             }
-            delays += 1;
-            id = self.own_id();
-        };
-        let head = (response.status(), retry_after(&response));
-        let reading = response::read_response(response, &id, call.sink.as_ref(), self, None).await;
-        self.ending(reading, head, None).await
-    }
-
-    /// What a call came to, by the status of its response, the time to come back that it named, and what was read.
-    async fn ending(
-        self: &Arc<Self>,
-        reading: ResponseOutcome,
-        (status, retry_after): (StatusCode, Option<Duration>),
-        session: Option<&Arc<HttpSession>>,
-    ) -> CallEnding {
-        match reading {
-            // An error under the status of a server that runs nothing just now is the reason for that, and not the tool's.
-            ResponseOutcome::Answer(Err(error)) if is_busy(status) => {
-                let why = self.dial.secrets.hide(format!("{}: {}", said(status), message::message_of(&error)));
-                CallEnding::Refused { why, retry_after }
-            }
-            ResponseOutcome::Answer(answer) => CallEnding::Answered { answer, status: status.as_u16() },
-            ResponseOutcome::Other(_) if !status.is_success() => self.refused(status, retry_after, session).await,
-            ResponseOutcome::Other(why) => CallEnding::failed(&why),
-            ResponseOutcome::Ended { why, .. } => self.broken(why),
+            Exchange::Stateless => self.make(call, None).await,
         }
     }
 
@@ -312,79 +271,7 @@ impl HttpTransport {
         // A backend without sessions does not know its clients apart, so they share ours.
         let sessionless = self.shared.session.lock().await.as_ref().is_some_and(|session| session.id.is_none());
         let lane = if sessionless { self.shared.clone() } else { self.lane(&call.caller) };
-        let params = v2025::params(call);
-        let id = self.own_id();
-        let body = message::request(&id, &call.method, params.as_ref());
-        let number = id.as_number().unwrap_or_default();
-        let _listed = SessionCall::new(&lane, number, &call.caller, call.sink.clone());
-        let (mut suspected, mut delays) = (false, 0);
-        loop {
-            let session = match self.session(&lane).await {
-                Ok(session) => session,
-                Err(HttpDialError::Unreachable { reason, .. }) => return CallEnding::NotExecuted(reason),
-                Err(HttpDialError::OlderTransport) => {
-                    return CallEnding::Refused { why: "the server refused a new session".into(), retry_after: None };
-                }
-                Err(HttpDialError::Refused { reason, retry_after }) => {
-                    return CallEnding::Refused {
-                        why: format!("the server refused a new session: {reason}"),
-                        retry_after,
-                    };
-                }
-                Err(HttpDialError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason })) => {
-                    return self.dial.refused_session(&reason);
-                }
-            };
-            if call.method == "initialize" {
-                // The session is the answer: it was made for this client, with what this client can do.
-                return CallEnding::answered(Ok(session.initialized.clone()));
-            }
-            // From here on the backend may know of the call, so a caller that leaves has it cancelled.
-            let mut open = OpenCall { transport: self, lane: &lane, session: &session, id: &id, over: false };
-            let posted = self.post(&body, &[], Some(&session)).await;
-            open.over = !posted.as_ref().is_ok_and(|response| response.status().is_success());
-            let response = match posted {
-                Ok(response) => response,
-                Err(PostError::Refused(why)) => return CallEnding::NotExecuted(why),
-                Err(PostError::Broken(why)) => return self.broken(why),
-            };
-            let (status, retry_after) = (response.status(), retry_after(&response));
-            match delay(&response, delays) {
-                None => {}
-                Some(Delay::Refused(wait)) => return refusal(status, Some(wait)),
-                Some(Delay::Wait(wait)) => {
-                    delays += 1;
-                    tokio::time::sleep(wait).await;
-                    continue;
-                }
-            }
-            let sink = call.sink.as_ref();
-            let mut reading = response::read_response(response, &id, sink, self, Some(&session)).await;
-            while let ResponseOutcome::Ended { last_id: Some(last_id), retry, why } = reading {
-                reading = response::resume(self, &session, &id, &last_id, retry, call.sink.as_ref(), why).await;
-            }
-            open.over = true;
-            // Any refusal that is not an answer makes the session suspect, and so does 404, which is how the protocol says
-            // that it is over. If the session is still known, that was not it, and the call may have run.
-            let suspect = match &reading {
-                ResponseOutcome::Answer(Err(_)) => status == StatusCode::NOT_FOUND,
-                ResponseOutcome::Other(_) => !status.is_success(),
-                ResponseOutcome::Answer(Ok(_)) | ResponseOutcome::Ended { .. } => false,
-            };
-            if suspect && session.id.is_some() && !suspected && self.has_forgotten(&session).await {
-                suspected = true;
-                self.discard(&lane, &session).await;
-                // Who refuses a call in a session that it does not know has not run it. Who fails may have.
-                if status.is_client_error() {
-                    // If it does not know us either, it is another server now, and is met as one before it is used.
-                    if lane.is_shared() || !self.confirm_in_time().await {
-                        return CallEnding::NotExecuted("the server does not know its sessions any more".into());
-                    }
-                    continue;
-                }
-            }
-            return self.ending(reading, (status, retry_after), Some(&session)).await;
-        }
+        self.make(call, Some(&lane)).await
     }
 
     pub async fn notify(self: &Arc<Self>, caller: &Caller, method: &str, params: Option<Raw>) {

@@ -1,32 +1,267 @@
-//! One request over HTTP: the POST of a message, and the GET of a stream.
+//! One call over HTTP, step by step as `core::upstream_session` decides, and the requests that it is made of: the POST of a message,
+//! and the GET of a stream. Whether a request was sent is known here.
 
-use reqwest::Response;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::backend::DialError;
+use bowline_core::upstream_session::{
+    CallConclusion, CallStep, NoSession, OPEN_TIMEOUT, PostFailure, Reading, ResponseStatus, ResumeFailure,
+    SessionPlace, UpstreamCall,
+};
+use bowline_env::clock;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use reqwest::{Response, StatusCode};
 
-use super::HttpTransport;
-use crate::call::BackendCall;
+use super::response::{self, ResponseOutcome};
+use super::{HttpDialError, HttpTransport};
+use crate::call::{BackendCall, CallEnding};
 use crate::fields::Raw;
 use crate::message::{self, RpcId};
-use crate::revision::v2026;
-use crate::upstream::backend_session::HttpSession;
-use crate::upstream::http::tell;
+use crate::revision::{v2025, v2026};
+use crate::upstream::backend_session::{BackendSession, HttpSession, SessionCall};
+use crate::upstream::cancelled;
+use crate::upstream::http::{refusal, retry_after, said, status_of, tell};
 
 /// Why a POST brought no response to look at.
-pub(in crate::upstream) enum PostError {
-    /// Nothing was sent.
-    Refused(String),
-    Broken(String),
+pub(in crate::upstream) struct PostError {
+    pub failure: PostFailure,
+    pub why: String,
 }
 
-impl PostError {
-    pub(in crate::upstream) fn reason(self) -> String {
-        match self {
-            PostError::Refused(why) | PostError::Broken(why) => why,
+/// A call in a session whose request may be out: if its caller leaves, the call is cancelled at the backend.
+struct OpenCall<'a> {
+    transport: &'a Arc<HttpTransport>,
+    lane: &'a BackendSession<HttpSession>,
+    session: Arc<HttpSession>,
+    id: RpcId,
+    over: bool,
+}
+
+impl Drop for OpenCall<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.lane.give_up(self.id.as_number().unwrap_or_default());
+        }
+        if !self.over && !self.transport.closed.is_cancelled() {
+            let body = message::notification("notifications/cancelled", Some(&cancelled(&self.id)));
+            let (transport, session) = (self.transport.clone(), self.session.clone());
+            tokio::spawn(async move { transport.post(&body, &[], Some(&session)).await.map(drop) });
         }
     }
 }
 
+/// What a call has so far.
+struct CallProgress<'a> {
+    id: RpcId,
+    session: Option<Arc<HttpSession>>,
+    open: Option<OpenCall<'a>>,
+    response: Option<Response>,
+    status: StatusCode,
+    outcome: ResponseOutcome,
+    /// The last event of its stream.
+    last_id: Option<String>,
+    /// Why it has no answer, if it ends now.
+    why: String,
+}
+
 impl HttpTransport {
+    /// Makes a call in a client's session, or without one.
+    pub(super) async fn make(
+        self: &Arc<Self>,
+        call: &BackendCall,
+        lane: Option<&Arc<BackendSession<HttpSession>>>,
+    ) -> CallEnding {
+        let place = match lane {
+            None => SessionPlace::Stateless,
+            Some(lane) if lane.is_shared() => SessionPlace::OfHub,
+            Some(_) => SessionPlace::OfClient,
+        };
+        let id = self.own_id();
+        let number = id.as_number().unwrap_or_default();
+        let _listed = lane.map(|lane| SessionCall::new(lane, number, &call.caller, call.sink.clone()));
+        let in_session = lane.map(|_| message::request(&id, &call.method, v2025::params(call).as_ref()));
+        let (outcome, status) = (ResponseOutcome::Other(String::new()), StatusCode::OK);
+        let (session, open, response, last_id, why) = (None, None, None, None, String::new());
+        let mut so_far = CallProgress { id, session, open, response, status, outcome, last_id, why };
+        let (mut machine, mut step) = UpstreamCall::begin(place);
+        loop {
+            let next = match (step, lane) {
+                (CallStep::Open, Some(lane)) => match self.session(lane).await {
+                    // The session is the answer: it was made for this client, with what this client can do.
+                    Ok(session) if call.method == "initialize" => {
+                        return CallEnding::answered(Ok(session.initialized.clone()));
+                    }
+                    Ok(session) => {
+                        let named = session.id.is_some();
+                        so_far.session = Some(session);
+                        machine.handle_opened(Ok(named))
+                    }
+                    Err(error) => {
+                        let (error, why) = self.not_opened(error);
+                        so_far.why = why;
+                        machine.handle_opened(Err(error))
+                    }
+                },
+                (CallStep::Post { wait }, _) => {
+                    if !wait.is_zero() {
+                        tokio::time::sleep(wait).await;
+                    }
+                    let posted = self.post_call(call, in_session.as_ref(), lane.map(|lane| &**lane), &mut so_far).await;
+                    machine.handle_posted(posted)
+                }
+                (CallStep::Read, _) => {
+                    let reading = self.read_call(call, &mut so_far).await;
+                    machine.handle_read(reading)
+                }
+                (CallStep::Resume { pause, doubt }, _) => {
+                    if doubt {
+                        self.suspect("the stream of a call was not opened in time");
+                    }
+                    match self.resume_call(call, pause, &mut so_far).await {
+                        Ok(reading) => machine.handle_read(reading),
+                        Err(failure) => machine.handle_not_resumed(failure),
+                    }
+                }
+                (CallStep::AskSession { discard }, Some(lane)) => {
+                    let Some(session) = so_far.session.clone() else { break };
+                    let outcome = self.ping_in_time(Some(&session)).await;
+                    if discard && outcome.is_forgotten() {
+                        self.discard(lane, &session).await;
+                    }
+                    machine.handle_session_asked(outcome)
+                }
+                (CallStep::AskServer, _) => machine.handle_server_asked(self.confirm_in_time().await),
+                (CallStep::End(conclusion), _) => return self.concluded(conclusion, so_far),
+                (CallStep::Open | CallStep::AskSession { .. }, None) => break,
+            };
+            let asked = matches!(step, CallStep::AskSession { .. } | CallStep::AskServer);
+            step = next.unwrap_or(CallStep::End(CallConclusion::Unknown));
+            if asked && step == CallStep::End(CallConclusion::NotExecuted) {
+                so_far.why = "the server does not know its sessions any more".into();
+            }
+            if let Some(open) = &mut so_far.open {
+                open.over = !matches!(step, CallStep::Read | CallStep::Resume { .. });
+            }
+        }
+        self.broken(so_far.why)
+    }
+
+    fn concluded(self: &Arc<Self>, conclusion: CallConclusion, so_far: CallProgress<'_>) -> CallEnding {
+        let why = so_far.why;
+        match (conclusion, so_far.outcome) {
+            (CallConclusion::Answered, ResponseOutcome::Answer(answer)) => {
+                CallEnding::Answered { answer, status: so_far.status.as_u16() }
+            }
+            (CallConclusion::NotExecuted, _) => CallEnding::NotExecuted(why),
+            (CallConclusion::Refused { retry_after }, _) => CallEnding::Refused { why, retry_after },
+            (CallConclusion::Failed, _) => CallEnding::failed(&why),
+            // From here on the backend may know of the call.
+            (CallConclusion::Unknown | CallConclusion::Answered, _) => self.broken(why),
+        }
+    }
+
+    fn not_opened(&self, error: HttpDialError) -> (NoSession, String) {
+        let refused = "the server refused a new session";
+        match error {
+            HttpDialError::Unreachable { reason, .. } => (NoSession::Unreachable, reason),
+            HttpDialError::OlderTransport => (NoSession::Refused { retry_after: None }, refused.to_owned()),
+            HttpDialError::Refused { reason, retry_after } => {
+                (NoSession::Refused { retry_after }, format!("{refused}: {reason}"))
+            }
+            // In the backend's own words, but for what it was given in confidence.
+            HttpDialError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason }) => {
+                (NoSession::Failed, self.dial.secrets.hide(format!("{refused}: {reason}")))
+            }
+        }
+    }
+
+    async fn post_call<'a>(
+        self: &'a Arc<Self>,
+        call: &BackendCall,
+        in_session: Option<&Raw>,
+        lane: Option<&'a BackendSession<HttpSession>>,
+        so_far: &mut CallProgress<'a>,
+    ) -> Result<(ResponseStatus, Option<Duration>), PostFailure> {
+        let posted = match in_session {
+            Some(body) => {
+                if let (Some(lane), Some(session)) = (lane, so_far.session.clone()) {
+                    let id = so_far.id.clone();
+                    so_far.open = Some(OpenCall { transport: self, lane, session, id, over: false });
+                }
+                self.post(body, &[], so_far.session.as_deref()).await
+            }
+            None => {
+                so_far.id = self.own_id();
+                let (body, headers) = self.stateless_request(&so_far.id, call);
+                self.post(&body, &headers, None).await
+            }
+        };
+        match posted {
+            Ok(response) => {
+                let (status, wait) = (response.status(), retry_after(&response));
+                (so_far.status, so_far.why) = (status, refusal(status));
+                so_far.response = Some(response);
+                Ok((status_of(status), wait))
+            }
+            Err(PostError { failure, why }) => {
+                so_far.why = why;
+                Err(failure)
+            }
+        }
+    }
+
+    async fn read_call(self: &Arc<Self>, call: &BackendCall, so_far: &mut CallProgress<'_>) -> Reading {
+        let began = clock::now();
+        if let Some(response) = so_far.response.take() {
+            let (sink, session) = (call.sink.as_ref(), so_far.session.as_ref());
+            so_far.outcome = response::read_response(response, &so_far.id, sink, self, session).await;
+        }
+        let status = so_far.status;
+        match &so_far.outcome {
+            ResponseOutcome::Answer(Ok(_)) => Reading::Result,
+            ResponseOutcome::Answer(Err(error)) => {
+                let words = format!("{}: {}", said(status), message::message_of(error));
+                so_far.why = self.dial.secrets.hide(words);
+                Reading::Error
+            }
+            ResponseOutcome::Other(why) => {
+                if status.is_success() {
+                    so_far.why.clone_from(why);
+                }
+                Reading::NoAnswer
+            }
+            ResponseOutcome::Ended { last_id, retry, why } => {
+                so_far.why.clone_from(why);
+                if last_id.is_some() {
+                    so_far.last_id.clone_from(last_id);
+                }
+                Reading::Cut { resumable: so_far.last_id.is_some(), retry: *retry, lasted: clock::since(began) }
+            }
+        }
+    }
+
+    /// Takes the stream of a call up again where it was cut.
+    async fn resume_call(
+        self: &Arc<Self>,
+        call: &BackendCall,
+        pause: Duration,
+        so_far: &mut CallProgress<'_>,
+    ) -> Result<Reading, ResumeFailure> {
+        // If the server is lost meanwhile, there is nothing to wait for.
+        let waited = self.closed.run_until_cancelled(tokio::time::sleep(pause)).await;
+        let (Some(()), Some(session)) = (waited, so_far.session.clone()) else { return Err(ResumeFailure::Refused) };
+        let asked = tokio::time::timeout(OPEN_TIMEOUT, self.get(&session, so_far.last_id.as_deref())).await;
+        match asked {
+            Ok(Ok(response)) if response.status().is_success() => {
+                so_far.response = Some(response);
+                Ok(self.read_call(call, so_far).await)
+            }
+            Ok(Ok(_) | Err(_)) => Err(ResumeFailure::Refused),
+            Err(_) => Err(ResumeFailure::Late),
+        }
+    }
+
     pub(in crate::upstream) async fn post(
         &self,
         body: &Raw,
@@ -40,9 +275,9 @@ impl HttpTransport {
         }
         let sent = request.body(body.get().to_owned()).send().await;
         sent.map_err(|error| {
-            let refused = error.is_connect() || error.is_builder();
-            let why = tell(error);
-            if refused { PostError::Refused(why) } else { PostError::Broken(why) }
+            let failure =
+                if error.is_connect() || error.is_builder() { PostFailure::NotSent } else { PostFailure::Unknown };
+            PostError { failure, why: tell(error) }
         })
     }
 
@@ -58,7 +293,7 @@ impl HttpTransport {
         if let Some(last) = last_id {
             request = request.header("last-event-id", last);
         }
-        request.send().await.map_err(|error| PostError::Refused(tell(error)))
+        request.send().await.map_err(|error| PostError { failure: PostFailure::NotSent, why: tell(error) })
     }
 
     /// A request that stands alone, and its headers: the client's own, or what they should be.

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_env::clock;
 use reqwest::Response;
 
-use super::{HttpTransport, PostError};
+use super::HttpTransport;
 use crate::call::server_request::{AnswerReceiver, ask, own_answer};
 use crate::call::{Inbound, InboundSink};
 use crate::catalogue::ListKind;
@@ -19,15 +18,6 @@ use crate::upstream::backend_session::HttpSession;
 use crate::upstream::cancellation::TAKEN_BACK;
 use crate::upstream::http::{BodyError, body, said, tell};
 use crate::upstream::unreadable::{Unread, WRONGLY_NAMED};
-
-/// A stream that ends at once again and again is not reopened faster than this.
-pub(super) const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// A server may say when its stream is to be asked for again, between these.
-pub(super) const RETRY_MIN: Duration = Duration::from_millis(100);
-pub(super) const RETRY_MAX: Duration = Duration::from_secs(30);
-
-/// For so long a stream may take to open: a wire that was swallowed on its way must not be waited for.
-pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What reading a response came to.
 pub(super) enum ResponseOutcome {
@@ -137,49 +127,6 @@ pub(super) fn refuse(
     let Some(refusal) = why.refusal(scan) else { return };
     let (transport, session) = (transport.clone(), session.cloned());
     tokio::spawn(async move { transport.post(&refusal, &[], session.as_deref()).await.map(drop) });
-}
-
-/// Takes the stream of a call up again where it was cut, as often as the server wants that: how long a call may take is
-/// its caller's to say.
-pub(super) async fn resume(
-    transport: &Arc<HttpTransport>,
-    session: &Arc<HttpSession>,
-    id: &RpcId,
-    last_id: &str,
-    retry: Option<Duration>,
-    sink: Option<&InboundSink>,
-    why: String,
-) -> ResponseOutcome {
-    let mut last_id = last_id.to_owned();
-    let mut pause = retry;
-    loop {
-        if let Some(pause) = pause {
-            let pause = tokio::time::sleep(pause.clamp(RETRY_MIN, RETRY_MAX));
-            // If the server is lost meanwhile, there is nothing to wait for.
-            if transport.closed.run_until_cancelled(pause).await.is_none() {
-                return ResponseOutcome::Ended { last_id: None, retry: None, why };
-            }
-        }
-        let ended = |why: String| ResponseOutcome::Ended { last_id: None, retry: None, why };
-        let asked = tokio::time::timeout(OPEN_TIMEOUT, transport.get(session, Some(&last_id))).await;
-        let response = match asked {
-            Ok(Ok(response)) if response.status().is_success() => response,
-            Ok(Ok(_) | Err(PostError::Refused(_) | PostError::Broken(_))) => return ended(why),
-            Err(_) => {
-                transport.suspect("the stream of a call was not opened in time");
-                continue;
-            }
-        };
-        let began = clock::now();
-        match read_stream(response, id, sink, transport, Some(session)).await {
-            ResponseOutcome::Ended { last_id: newer, retry, .. } => {
-                last_id = newer.unwrap_or(last_id);
-                let hasty = clock::since(began) < REOPEN_PAUSE;
-                pause = retry.or(pause).or_else(|| hasty.then_some(REOPEN_PAUSE));
-            }
-            reading => return reading,
-        }
-    }
 }
 
 /// A notification goes where it belongs; a request too, and its answer goes back to the backend.
