@@ -10,14 +10,13 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
-use crate::call::Inbound;
 use crate::call::outcome::CallOutcome;
-use crate::call::reply::CallReply;
+use crate::call::{CallReply, Inbound};
 use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, lossy, raw};
 use crate::hub::Hub;
 use crate::relay::task::{self, TaskCall};
-use crate::relay::{ClientContext, on_behalf};
+use crate::relay::{self, ClientContext};
 use crate::tasks::{HubTaskRecord, OwnedTask};
 use crate::{message, tools};
 
@@ -158,7 +157,7 @@ async fn run(
     cancel: CancellationToken,
 ) -> Option<CallReply> {
     let (sink, mut said) = mpsc::channel::<Inbound>(SAID_MAX);
-    let calling = on_behalf::as_client(&hub, &client, &backend, "tools/call", &params, &sink);
+    let calling = relay::as_client(&hub, &client, &backend, "tools/call", &params, &sink);
     let draining = async { while said.recv().await.is_some() {} };
     let both = async {
         match futures_util::future::select(std::pin::pin!(calling), std::pin::pin!(draining)).await {

@@ -6,38 +6,54 @@
 //!
 //! ```text
 //! a client
-//!    │  POST /mcp                                    or a line on stdin
+//!    │  POST /mcp                                 or a line on stdin
 //!    ▼
-//! downstream/streamable_http                         downstream/stdio
+//! downstream/streamable_http                      downstream/stdio
 //!    │  with a session, or without?
-//!    ├─ downstream/session_http      with a session: the answer is in its log (session/), and outlives the wire
-//!    └─ downstream/stateless_http    without one: closing the response cancels; questions travel in results (downstream/stateless)
+//!    ├─ downstream/session_http   with one: the answer is in its log (session/, read by session/stream_reader), and outlives the wire
+//!    └─ downstream/stateless      without: closing the response cancels; questions travel in results
 //!    ▼
-//! downstream/one_server, downstream/all_servers      one server as it is, or all as one; tools/ are the hub's own
+//! downstream/mod, call/mod                        begins it; what the server says on the way comes before the answer
 //!    ▼
-//! relay/routing                                      whose tool is it, and what is it called there?
+//! downstream/one_server, downstream/all_servers   one server as it is, or all as one; tools/ are the hub's own
 //!    ▼
-//! relay/call                                         counts it, makes it, repeats it if the server asks for input
+//! relay/call                                      whose tool is it? counts it, makes it, repeats it if the server asks for input
 //!    ▼
-//! backend/call ── backend/dispatcher                 core::backend decides: send, wait for a reconnect, send again, give up
+//! backend/mod, backend/dispatcher                 core::backend decides: send, wait for a reconnect, send again, give up
 //!    ▼
-//! upstream/streamable_http  upstream/http_sse  upstream/process_pool → upstream/stdio
-//!    │  was it sent? is the session still known? streamable_http/doubt, outgoing
+//! upstream/mod
+//!    ├─ upstream/streamable_http  core::upstream_session decides: make a session, send, wait, resume, ask, end;
+//!    │                            request: was it sent?  response: what came back
+//!    └─ upstream/http_sse, upstream/process_pool → upstream/stdio
+//!                                 one pipe each (upstream/pipe); pending_calls: was it sent?
 //!    ▼
 //! the server
 //! ```
 //!
-//! What a server says meanwhile comes back over the call's `InboundSink` ([`call`]): `core::attribution` decides whose it is. Questions (elicitation,
-//! sampling) wait in `session/elicitation`, or in `call/suspended` for clients without sessions. A call that takes long goes on in
-//! `relay/task`. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all servers and
-//! clients, and who may see what), [`session`], `tasks` and `registry`. All share the types in [`call`], [`config`] and [`message`].
+//! Over HTTP on both sides these are 14 files, and four that all of them use: [`message`], [`fields`], `relay/mod` (who asks) and
+//! `upstream/backend_session`. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all
+//! servers and clients, and who may see what), [`session`], `tasks` and `registry`. All share the types in [`call`], [`config`] and
+//! [`message`].
+//!
+//! # Where to look
+//!
+//! | what | where |
+//! |---|---|
+//! | elicitation, sampling, roots | `session/elicitation`; without a session `call/server_request` and `downstream/stateless` |
+//! | progress, and whose a server's words are | `upstream/pending_calls`, `core::attribution` |
+//! | cancellation | `session/cancellation`; upstream `streamable_http/request` and `pipe`, where a caller leaves |
+//! | subscriptions | `session/subscriptions`, `relay/subscriptions`, `upstream/subscriptions` |
+//! | reconnects | `core::backend`, driven by `backend/supervisor` |
+//! | sessions at servers, and doubt about them | `core::upstream_session`; `upstream/streamable_http/doubt` asks |
+//! | processes of a program | `core::process_pool`, `upstream/process_pool` |
+//! | tasks | `relay/task`, `tasks`, `tools/tasks` |
 //!
 //! The codecs in [`revision`] know the revisions of the protocol; they are used where messages enter (`downstream`) and leave (`upstream`). Between
 //! the two a request has one form ([`call::BackendCall`]), and what decides is how the two sides exchange messages ([`Exchange`]).
 //!
 //! Around these: [`agent`] is what agents inside the server call, [`catalogue`] the lists of a server as they were last seen, `lifecycle` the
-//! start and the end of the hub, [`peers`] the other nodes, `requester` who asks, `seal` what clients bring back. [`fields`], [`sse`],
-//! `lines` and `scan` read JSON, Server-Sent Events and lines of limited length.
+//! start and the end of the hub, [`peers`] the other nodes, `seal` what clients bring back. [`fields`], [`sse`] and `scan` read JSON,
+//! Server-Sent Events and lines of limited length.
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
 pub mod agent;
@@ -49,12 +65,10 @@ pub mod downstream;
 pub mod fields;
 pub mod hub;
 mod lifecycle;
-mod lines;
 pub mod message;
 pub mod peers;
 mod registry;
 mod relay;
-mod requester;
 pub mod revision;
 mod scan;
 mod seal;
@@ -64,16 +78,15 @@ mod tasks;
 mod tools;
 pub mod upstream;
 
-pub use backend::observer::Observer;
+pub use backend::Observer;
 pub use backend::{Backend, BackendEvent};
 pub use call::{Exchange, outcome};
+pub use call::{Requester, RequesterRole};
 pub use config::file;
-pub use config::options::{Expose, Options, Prefix};
 pub use config::spec::{Reach, ServerSpec, Target, check_address};
+pub use config::{Expose, Options, Prefix};
 pub use downstream::peers::serve as serve_neighbour;
 pub use fields::{Fields, Raw};
-pub use hub::file_watch;
-pub use hub::{AddError, Hub, RemoveError};
-pub use requester::{Requester, RequesterRole};
+pub use hub::{AddError, Hub, RemoveError, file_watch};
 pub use session::Route;
-pub use upstream::address_guard::client as guarded_client;
+pub use upstream::http::client as guarded_client;

@@ -197,10 +197,10 @@ fn is_close_code(word: &str) -> bool {
 
 fn waits_outside_drivers(source: &Source) -> Vec<String> {
     let of_the_hub = [
-        "hub/src/backend/call.rs",
+        "hub/src/backend/dispatcher.rs",
         "hub/src/backend/supervisor/",
-        "hub/src/call/conversation.rs",
-        "hub/src/downstream/detached.rs",
+        "hub/src/call/mod.rs",
+        "hub/src/downstream/mod.rs",
         "hub/src/relay/task.rs",
     ];
     let is_driver = source.path.contains("/drive/") || source.path.ends_with("/drive.rs");

@@ -1,6 +1,7 @@
 //! Where a backend's loop and its callers meet: the machine that decides, behind one lock that is never held across an await.
 //!
-//! A call of a connected backend is decided here and now, in its caller's task. Only what takes time is left to the loop.
+//! A call of a connected backend is decided here and now, in its caller's task, which drives it ([`run`]): it waits for its turn, goes
+//! out on the transport it is given, and says what came of it. Only what takes time is left to the loop.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -9,12 +10,17 @@ use std::time::{Duration, Instant};
 
 use bowline_core::HealthCheck;
 use bowline_core::backend::{
-    BackendMachine, BackendNotice, CallFailure, Generation, Output, QueuedCall, QueuedCallId, Ticket,
+    BackendMachine, BackendNotice, BackendStatus, CallFailure, Generation, Output, QueuedCall, QueuedCallId,
+    ResendPolicy, Ticket,
 };
 use bowline_core::health::HealthEvent;
 use bowline_env::{clock, entropy};
 use tokio::sync::{Notify, oneshot};
 
+use crate::backend::Backend;
+use crate::call::{BackendCall, CallEnd, CallEnding};
+use crate::fields::Raw;
+use crate::message;
 use crate::upstream::Transport;
 
 /// What a waiting call does next.
@@ -201,5 +207,67 @@ impl DispatcherState {
 impl fmt::Debug for Dispatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Dispatcher({:?})", self.lock().machine.calls())
+    }
+}
+
+/// One request, with one ending. The machine decides when it goes out and whether it goes out again; the wire is waited
+/// for here, so that a call needs no task of its own. Dropping the future takes the call back.
+pub async fn run(backend: &Backend, call: &BackendCall, deadline: Instant, resend: ResendPolicy) -> CallEnd {
+    let id = backend.counts.next_call();
+    let mut open = DispatchedCall { dispatcher: &backend.dispatcher, id, over: false };
+    let mut verdict = backend.dispatcher.begin(QueuedCall::new(id, deadline, resend)).await;
+    let end = loop {
+        let (generation, transport, mut next) = match verdict {
+            Ok(CallVerdict::Go { generation, transport, next }) => (generation, transport, next),
+            Ok(CallVerdict::Failed(outcome)) => break CallEnd::Failed(outcome),
+            Err(_) => break CallEnd::Failed(removed()),
+        };
+        verdict = tokio::select! {
+            // An answer that is here counts, whatever became of its transport meanwhile.
+            biased;
+            ending = transport.call(call) => {
+                let (report, answered) = match ending {
+                    CallEnding::Answered { answer, status } => {
+                        if answer.is_ok() {
+                            backend.renewals.note(call);
+                        }
+                        let broke = |error: &Raw| message::code_of(error) == message::INTERNAL_ERROR;
+                        let well = !answer.as_ref().is_err_and(broke);
+                        (CallReport::Answered { well }, Some(CallEnd::Answered { answer, status }))
+                    }
+                    CallEnding::NotExecuted(why) => (CallReport::NotExecuted(why), None),
+                    CallEnding::Refused { why, retry_after } => (CallReport::Refused { why, retry_after }, None),
+                    CallEnding::Broken(why) => (CallReport::Broken(why), None),
+                };
+                backend.dispatcher.ended(generation, id, &report);
+                if let Some(end) = answered {
+                    break end;
+                }
+                next.await
+            }
+            // The transport is lost, or the deadline has passed.
+            told = &mut next => told,
+        };
+    };
+    open.over = true;
+    end
+}
+
+fn removed() -> CallFailure {
+    let last_error = Some("the hub has let the server go".into());
+    CallFailure::Unavailable { status: BackendStatus::Disconnected, attempt: 0, next_retry: None, last_error }
+}
+
+struct DispatchedCall<'a> {
+    dispatcher: &'a Dispatcher,
+    id: QueuedCallId,
+    over: bool,
+}
+
+impl Drop for DispatchedCall<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.dispatcher.cancelled(self.id);
+        }
     }
 }

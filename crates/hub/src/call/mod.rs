@@ -1,25 +1,24 @@
 //! One call, as every part of the hub speaks of it: who makes it, what is said on the way, and what becomes of it.
 
-pub(crate) mod capabilities;
-pub mod conversation;
 pub mod facts;
-pub(crate) mod log_level;
 pub mod outcome;
-pub mod reply;
 pub mod server_request;
-pub(crate) mod suspended;
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use bowline_protocol::Principal;
+use bowline_core::backend::CallFailure;
+use bowline_protocol::{LogId, Principal};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use self::facts::{ClientFacts, our_info};
-use self::server_request::Replier;
+use crate::call::facts::{ClientFacts, our_info};
+use crate::call::outcome::CallOutcome;
+use crate::call::server_request::Replier;
 use crate::fields::{Raw, raw};
 use crate::message::{self, RpcResult};
 
@@ -192,5 +191,144 @@ impl fmt::Debug for CallEnding {
             CallEnding::Refused { why, .. } => write!(f, "Refused({why})"),
             CallEnding::Broken(why) => write!(f, "Broken({why})"),
         }
+    }
+}
+
+/// How a call through the hub ended.
+pub enum CallEnd {
+    Answered { answer: RpcResult, status: u16 },
+    Failed(CallFailure),
+}
+
+impl fmt::Debug for CallEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallEnd::Answered { answer, status } => write!(f, "Answered(ok: {}, {status})", answer.is_ok()),
+            CallEnd::Failed(outcome) => write!(f, "Failed({outcome:?})"),
+        }
+    }
+}
+
+/// An answer, what became of the call, and the HTTP status that came with it.
+#[derive(Clone)]
+pub struct CallReply {
+    pub answer: RpcResult,
+    pub outcome: CallOutcome,
+    pub status: u16,
+    /// The call goes on as a task of this session's, so what it has asked is still to be answered.
+    pub goes_on_in: Option<LogId>,
+}
+
+impl CallReply {
+    pub fn new(answer: RpcResult) -> CallReply {
+        CallReply::with_status(answer, 200)
+    }
+
+    pub fn with_status(answer: RpcResult, status: u16) -> CallReply {
+        CallReply { outcome: CallOutcome::of_answer(&answer), answer, status, goes_on_in: None }
+    }
+}
+
+impl fmt::Debug for CallReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reply({}, {})", self.outcome.as_str(), self.status)
+    }
+}
+
+pub fn refuse(code: i64, text: &str) -> CallReply {
+    let status = if code == message::METHOD_NOT_FOUND { 404 } else { 200 };
+    CallReply::with_status(Err(message::error(code, text)), status)
+}
+
+pub fn done(result: Raw) -> CallReply {
+    CallReply::new(Ok(result))
+}
+
+/// How many messages a backend may send before the caller reads.
+const INBOUND_MAX: usize = 64;
+
+/// What comes next in a call.
+#[derive(Debug)]
+pub enum ConversationStep {
+    Said(Inbound),
+    Ended(CallReply),
+}
+
+pub type CallFuture = Pin<Box<dyn Future<Output = CallReply> + Send>>;
+
+/// A call that is under way. Dropping it takes the call back.
+pub struct Conversation {
+    said: mpsc::Receiver<Inbound>,
+    work: CallFuture,
+    ended: Option<CallReply>,
+}
+
+impl Conversation {
+    /// Begins the work that `make` gives; what belongs to it goes to the sink.
+    pub fn begin(make: impl FnOnce(InboundSink) -> CallFuture) -> Conversation {
+        let (sink, said) = mpsc::channel(INBOUND_MAX);
+        Conversation { said, work: make(sink), ended: None }
+    }
+
+    /// Everything that was said before the answer comes before the answer.
+    pub async fn next(&mut self) -> ConversationStep {
+        if self.ended.is_none() {
+            tokio::select! {
+                biased;
+                Some(inbound) = self.said.recv() => return ConversationStep::Said(inbound),
+                reply = &mut self.work => {
+                    // Senders see from here on that the receiver is gone, and a call that goes on can send elsewhere.
+                    self.said.close();
+                    self.ended = Some(reply);
+                }
+            }
+        }
+        if let Some(inbound) = self.said.recv().await {
+            return ConversationStep::Said(inbound);
+        }
+        match self.ended.clone() {
+            Some(reply) => ConversationStep::Ended(reply),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Conversation")
+    }
+}
+
+/// What a credential lets its bearer do with servers that all clients share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequesterRole {
+    #[default]
+    User,
+    /// An admin, or any client of a hub without auth or over stdio.
+    Operator,
+}
+
+#[derive(Clone, Debug)]
+pub struct Requester {
+    pub principal: Principal,
+    pub role: RequesterRole,
+}
+
+impl Requester {
+    pub fn operator(principal: Principal) -> Requester {
+        Requester { principal, role: RequesterRole::Operator }
+    }
+}
+
+impl From<Principal> for Requester {
+    fn from(principal: Principal) -> Requester {
+        Requester { principal, role: RequesterRole::User }
+    }
+}
+
+impl From<&Principal> for Requester {
+    fn from(principal: &Principal) -> Requester {
+        principal.clone().into()
     }
 }

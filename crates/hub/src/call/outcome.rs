@@ -4,7 +4,7 @@ use bowline_core::backend::{BackendStatus, CallFailure, ResendPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::reply::{CallEnd, CallReply};
+use crate::call::{CallEnd, CallReply};
 use crate::catalogue::{Catalogue, ListKind};
 use crate::fields::{Fields, Raw, raw};
 use crate::message::{self, RpcResult};

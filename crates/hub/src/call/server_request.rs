@@ -1,13 +1,21 @@
-//! A request of a backend's that wants an answer, and the way back for that.
+//! A request of a backend's that wants an answer, and the way back for that. The call of a client without a session goes on while it
+//! waits for input, and its handle is what the client brings back.
 
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use bowline_env::{clock, entropy};
+use bowline_protocol::Principal;
+use bowline_store::Holder;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
-use super::{Inbound, InboundSink};
+use crate::call::{Conversation, Inbound, InboundSink};
 use crate::fields::Raw;
 use crate::message::{self, RpcResult};
+use crate::seal::Seal;
 
 /// Where the answer goes. Dropping it says that there is none.
 pub struct Replier {
@@ -82,4 +90,193 @@ pub async fn ask(sink: Option<&InboundSink>, question: (Inbound, AnswerReceiver)
         return no_recipient();
     }
     answer.given().await
+}
+
+const PARKED_MAX: usize = 10_000;
+/// So that one of many cannot take all of the room; as many as it may have tasks.
+const PER_PRINCIPAL_MAX: usize = 1000;
+/// What a state of ours begins with; what makes it ours is its seal.
+const PREFIX: &str = "bl1";
+
+/// A question of the backend's, with the name under which the client answers it.
+pub struct SuspendedQuestion {
+    pub key: String,
+    pub server: Arc<str>,
+    pub method: String,
+    pub params: Option<Raw>,
+    pub reply: Replier,
+}
+
+impl SuspendedQuestion {
+    pub fn new(server: Arc<str>, method: String, params: Option<Raw>, reply: Replier) -> SuspendedQuestion {
+        SuspendedQuestion { key: format!("q{:x}", entropy::u128() as u64), server, method, params, reply }
+    }
+}
+
+impl fmt::Debug for SuspendedQuestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Question({}, {})", self.key, self.method)
+    }
+}
+
+pub struct SuspendedCall {
+    pub conversation: Conversation,
+    pub questions: Vec<SuspendedQuestion>,
+    /// What came after the questions, for the request that resumes the call.
+    pub said: VecDeque<Raw>,
+    pub principal: Principal,
+    /// The method and the name of what was called; an answer counts only for the same.
+    pub subject: String,
+    pub until: Instant,
+    /// Fires when its client can never come back.
+    pub gone: CancellationToken,
+}
+
+impl SuspendedCall {
+    fn is_awaited(&self) -> bool {
+        self.until > clock::now() && !self.gone.is_cancelled()
+    }
+}
+
+impl fmt::Debug for SuspendedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SuspendedCall({} questions)", self.questions.len())
+    }
+}
+
+pub struct SuspendedCalls {
+    calls: Mutex<HashMap<String, SuspendedCall>>,
+    /// States that were answered, and until when that is remembered.
+    used: Mutex<HashMap<String, Instant>>,
+    /// How long a client may take to answer.
+    patience: Duration,
+    seal: Arc<Seal>,
+}
+
+impl SuspendedCalls {
+    pub fn new(patience: Duration, seal: Arc<Seal>) -> SuspendedCalls {
+        SuspendedCalls { calls: Mutex::default(), used: Mutex::default(), patience, seal }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, SuspendedCall>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the call and returns the state for the client: 128 random bits, which cannot be guessed and which mean
+    /// nothing to another principal or another call, the node where the call waits, and a seal over both: a server behind us may
+    /// be another hub, whose states look like ours and are not. `None` if there is no room.
+    pub fn suspend(&self, mut call: SuspendedCall, node: Option<&Holder>) -> Option<String> {
+        let node = node.map_or("", Holder::as_str);
+        let secret = format!("{:032x}", entropy::u128());
+        // Whose it is, and of what, is known again also when the call itself is not.
+        let secret = format!("{secret}{}", self.seal.of(&[&secret, call.principal.as_str(), &call.subject]));
+        let state = format!("{PREFIX}.{secret}.{}.{node}", self.seal.of(&[PREFIX, &secret, node]));
+        call.until = clock::now() + self.patience;
+        let mut suspended = self.lock();
+        suspended.retain(|_, call| call.is_awaited());
+        let own = suspended.values().filter(|other| other.principal == call.principal).count();
+        if suspended.len() >= PARKED_MAX || own >= PER_PRINCIPAL_MAX {
+            return None;
+        }
+        suspended.insert(state.clone(), call);
+        Some(state)
+    }
+
+    /// Ends the calls that no client can resume any more.
+    pub fn sweep(&self) {
+        self.lock().retain(|_, call| call.is_awaited());
+    }
+
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// The node where a call waits, or waited, if this is a state of ours. Without nodes it is empty.
+    pub fn node_of<'a>(&self, state: &'a str) -> Option<&'a str> {
+        let mut parts = state.splitn(4, '.');
+        let (prefix, secret, seal, node) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        (prefix == PREFIX && self.seal.fits(&[PREFIX, secret, node], seal)).then_some(node)
+    }
+
+    /// Whether such a call of this principal's waited once, under this state, and was not taken up.
+    pub fn has_known(&self, state: &str, principal: &Principal, subject: &str) -> bool {
+        if self.used.lock().unwrap_or_else(PoisonError::into_inner).contains_key(state) {
+            return false;
+        }
+        let secret = state.split('.').nth(1).and_then(|secret| secret.split_at_checked(32));
+        let own = |(secret, seal): (&str, &str)| self.seal.fits(&[secret, principal.as_str(), subject], seal);
+        self.node_of(state).is_some() && secret.is_some_and(own)
+    }
+
+    pub fn take(&self, state: &str, principal: &Principal, subject: &str) -> Option<SuspendedCall> {
+        let mut suspended = self.lock();
+        suspended.retain(|_, call| call.is_awaited());
+        let mine = suspended.get(state).is_some_and(|call| call.principal == *principal && call.subject == subject);
+        if !mine {
+            return None;
+        }
+        let now = clock::now();
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.retain(|_, until| *until > now);
+        if used.len() < PARKED_MAX {
+            used.insert(state.to_owned(), now + self.patience);
+        }
+        suspended.remove(state)
+    }
+}
+
+impl fmt::Debug for SuspendedCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SuspendedCalls({})", self.lock().len())
+    }
+}
+
+#[cfg(test)]
+mod suspended_tests {
+    use super::*;
+
+    #[test]
+    fn one_who_parks_many_calls_leaves_room_for_others() {
+        let suspended = SuspendedCalls::new(Duration::from_secs(600), Seal::with_key(vec![7; 32]));
+        let park = |name: &str| {
+            let call = SuspendedCall {
+                conversation: Conversation::begin(|_| Box::pin(std::future::pending())),
+                questions: Vec::new(),
+                said: VecDeque::new(),
+                principal: Principal::parse(name).unwrap(),
+                subject: String::new(),
+                until: clock::now(),
+                gone: CancellationToken::new(),
+            };
+            suspended.suspend(call, None).is_some()
+        };
+        assert!((0..PER_PRINCIPAL_MAX).all(|_| park("alice")));
+        assert!(!park("alice") && park("bob"));
+    }
+
+    #[test]
+    fn a_state_is_known_again_by_its_owner_for_the_same_call_alone() {
+        let seal = Seal::with_key(vec![7; 32]);
+        let [alice, bob] = ["alice", "bob"].map(|name| Principal::parse(name).unwrap());
+        let call = SuspendedCall {
+            conversation: Conversation::begin(|_| Box::pin(std::future::pending())),
+            questions: Vec::new(),
+            said: VecDeque::new(),
+            principal: alice.clone(),
+            subject: "tools/call one".into(),
+            until: clock::now(),
+            gone: CancellationToken::new(),
+        };
+        let state = SuspendedCalls::new(Duration::from_secs(600), seal.clone()).suspend(call, None).unwrap();
+        let later = SuspendedCalls::new(Duration::from_secs(600), seal);
+        assert!(later.take(&state, &alice, "tools/call one").is_none());
+        assert!(later.has_known(&state, &alice, "tools/call one"));
+        assert!(!later.has_known(&state, &bob, "tools/call one") && !later.has_known(&state, &alice, "tools/call two"));
+        for at in 0..state.len() {
+            let mut other = state.clone().into_bytes();
+            other[at] ^= 1;
+            let other = String::from_utf8(other).unwrap();
+            assert!(!later.has_known(&other, &alice, "tools/call one"), "{other}");
+        }
+    }
 }

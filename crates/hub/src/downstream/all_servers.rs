@@ -5,18 +5,15 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::answer;
-use crate::call::facts::our_info;
-use crate::call::log_level::is_log_level;
-use crate::call::reply::{CallReply, done, refuse};
-use crate::call::{Exchange, InboundSink, capabilities as declared};
+use crate::call::facts::{is_log_level, our_info};
+use crate::call::{CallReply, Exchange, InboundSink, done, facts as declared, refuse};
 use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
-use crate::relay::{ClientContext, call, resubscribe, routing, subscriptions, task_extension};
+use crate::relay::{ClientContext, call, subscriptions, task};
 use crate::revision::v2026;
-use crate::tools;
+use crate::{downstream, tools};
 
 /// How long a list waits for backends that are being dialled for the first time.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,8 +35,8 @@ pub async fn answer(hub: &Arc<Hub>, client: &ClientContext, request: &RpcRequest
         "resources/read" | "resources/subscribe" | "resources/unsubscribe" if direct => {
             by_uri(hub, client, request, &params, sink).await
         }
-        method if direct && stateless && task_extension::is_about_a_task(method) => {
-            task_extension::answer(hub, client, None, request, &params, sink).await
+        method if direct && stateless && task::is_about_a_task(method) => {
+            task::answer(hub, client, None, request, &params, sink).await
         }
         "completion/complete" if direct => complete(hub, client, request, &params, sink).await,
         method => match ListKind::of_method(method) {
@@ -91,12 +88,12 @@ async fn list(hub: &Arc<Hub>, client: &ClientContext, kind: ListKind) -> CallRep
         entries.extend(hub_tools::schemas());
     }
     if hub.options.expose.direct() {
-        let merged = routing::merged(&backends, kind, &hub.options);
+        let merged = call::merged(&backends, kind, &hub.options);
         entries.extend(merged.into_iter().map(|(_, entry)| entry.shown));
     }
-    let troubles = routing::troubles(&backends, kind);
+    let troubles = call::troubles(&backends, kind);
     let meta = (!troubles.is_empty()).then(|| raw(&json!({ "bowline/servers": troubles })));
-    done(answer::list(kind.member(), &entries, true, meta))
+    done(downstream::list(kind.member(), &entries, true, meta))
 }
 
 async fn call_tool(
@@ -109,7 +106,7 @@ async fn call_tool(
     let Some(name) = params.text("name") else {
         return refuse(message::INVALID_PARAMS, "`name` is missing");
     };
-    if routing::is_shown_of_ours(&hub.options, &name) {
+    if call::is_shown_of_ours(&hub.options, &name) {
         return tools::call(hub, client, &name, &v2026::plain(params), sink).await;
     }
     if !hub.options.expose.direct() {
@@ -128,7 +125,7 @@ async fn by_name(
     sink: &InboundSink,
 ) -> CallReply {
     let name = params.text("name").unwrap_or_default();
-    let Some((backend, own)) = routing::resolve(hub, client, kind, &name) else {
+    let Some((backend, own)) = call::resolve(hub, client, kind, &name) else {
         return refuse(
             message::INVALID_PARAMS,
             &format!("there is no {} named {name}", kind.member().trim_end_matches('s')),
@@ -141,7 +138,7 @@ async fn by_name(
         params.remove("task");
     }
     let reply = call::pass(hub, client, &backend, &request.method, &params, sink).await;
-    task_extension::created(hub, client, &backend, reply)
+    task::created(hub, client, &backend, reply)
 }
 
 async fn by_uri(
@@ -152,7 +149,7 @@ async fn by_uri(
     sink: &InboundSink,
 ) -> CallReply {
     let uri = params.text("uri").unwrap_or_default();
-    let Some(backend) = routing::server_of_resource(hub, client, &uri) else {
+    let Some(backend) = call::server_of_resource(hub, client, &uri) else {
         let (code, text) = (message::RESOURCE_NOT_FOUND, "no server here has this resource");
         return CallReply::new(Err(message::error_with(code, text, &json!({ "uri": uri }))));
     };
@@ -161,7 +158,7 @@ async fn by_uri(
     } else {
         call::pass(hub, client, &backend, &request.method, params, sink).await
     };
-    resubscribe::note(client, Some(backend.name()), &request.method, request.params.as_ref(), &reply).await;
+    subscriptions::note(client, Some(backend.name()), &request.method, request.params.as_ref(), &reply).await;
     reply
 }
 
@@ -175,13 +172,13 @@ async fn complete(
     let mut reference = params.object("ref");
     let mut params = params.clone();
     let backend = if let Some(name) = reference.text("name") {
-        routing::resolve(hub, client, ListKind::Prompts, &name).map(|(backend, own)| {
+        call::resolve(hub, client, ListKind::Prompts, &name).map(|(backend, own)| {
             reference.put("name", &own);
             params.set("ref", reference.to_raw());
             backend
         })
     } else {
-        reference.text("uri").and_then(|uri| routing::server_of_resource(hub, client, &uri))
+        reference.text("uri").and_then(|uri| call::server_of_resource(hub, client, &uri))
     };
     match backend {
         Some(backend) => call::pass(hub, client, &backend, &request.method, &params, sink).await,
@@ -195,9 +192,9 @@ async fn set_level(hub: &Arc<Hub>, client: &ClientContext, params: &Fields, requ
         _ => return refuse(message::INVALID_PARAMS, "`level` is missing, or is no log level"),
     };
     session.set_log_level(level);
-    resubscribe::note(client, None, &request.method, request.params.as_ref(), &done(empty())).await;
+    subscriptions::note(client, None, &request.method, request.params.as_ref(), &done(empty())).await;
     for backend in hub.visible(&client.principal) {
-        if resubscribe::logs(&backend) && backend.snapshot().is_connected() && backend.offers(Exchange::Session) {
+        if subscriptions::logs(&backend) && backend.snapshot().is_connected() && backend.offers(Exchange::Session) {
             let (client, hub, request) = (client.clone(), hub.clone(), request.clone());
             let (sink, _said) = tokio::sync::mpsc::channel(1);
             tokio::spawn(async move { call::call(&hub, &client, &backend, &request, &sink).await });

@@ -5,17 +5,15 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::answer;
 use crate::backend::Backend;
-use crate::call::facts::our_info;
-use crate::call::log_level::is_log_level;
-use crate::call::reply::{CallReply, done, refuse};
-use crate::call::{Exchange, InboundSink};
+use crate::call::facts::{is_log_level, our_info};
+use crate::call::{CallReply, Exchange, InboundSink, done, refuse};
 use crate::catalogue::ListKind;
+use crate::downstream;
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
-use crate::relay::{ClientContext, call, resubscribe, subscriptions, task_extension};
+use crate::relay::{ClientContext, call, subscriptions, task};
 use crate::revision::{v2025, v2026};
 
 /// How long the first request waits to learn what a backend is.
@@ -45,15 +43,15 @@ pub async fn answer(
         (Exchange::Session, "resources/subscribe" | "resources/unsubscribe") if !has_sessions => {
             subscriptions::subscribe(hub, client, &backend, request)
         }
-        (Exchange::Stateless, method) if task_extension::is_about_a_task(method) && stateless => {
+        (Exchange::Stateless, method) if task::is_about_a_task(method) && stateless => {
             let params = Fields::of(request.params.as_deref());
-            task_extension::answer(hub, client, Some(&backend), request, &params, sink).await
+            task::answer(hub, client, Some(&backend), request, &params, sink).await
         }
         (_, method) => match ListKind::of_method(method) {
             Some(kind) => list(hub, client, &backend, kind, request, sink).await,
             None => {
                 let reply = call::call(hub, client, &backend, request, sink).await;
-                task_extension::created(hub, client, &backend, reply)
+                task::created(hub, client, &backend, reply)
             }
         },
     };
@@ -62,7 +60,7 @@ pub async fn answer(
     {
         session.set_log_level(level);
     }
-    resubscribe::note(client, Some(name), &request.method, request.params.as_ref(), &reply).await;
+    subscriptions::note(client, Some(name), &request.method, request.params.as_ref(), &reply).await;
     reply
 }
 
@@ -79,7 +77,7 @@ async fn list(
     let first_page = !Fields::of(request.params.as_deref()).has("cursor");
     let remembered = || {
         let meta = json!({ "bowline/stale": true, "bowline/status": backend.snapshot().status.as_str() });
-        done(answer::list(kind.member(), snapshot.catalogue.list(kind), true, Some(raw(&meta))))
+        done(downstream::list(kind.member(), snapshot.catalogue.list(kind), true, Some(raw(&meta))))
     };
     if snapshot.lists.are_known() && !snapshot.is_connected() && first_page {
         return remembered();

@@ -12,15 +12,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::streamable_http::{self, ResponseBody, SESSION, answer, event_stream, json, problem, text};
-use crate::call::outcome;
+use crate::call::{Requester, outcome};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage};
 use crate::peers::{PeerResponder, PeerStream, PeerStreamItem};
+use crate::relay::call;
 use crate::relay::peers::{CarriedRequest, PeerRequest, RemoteQuestion, SessionNotice, WireAnswer};
-use crate::relay::routing;
-use crate::requester::Requester;
-use crate::session::server_request::PendingServerRequest;
+use crate::session::elicitation::PendingServerRequest;
 use crate::session::{self, Route};
 use crate::sse;
 
@@ -45,7 +44,7 @@ pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&RpcMessage>) 
     {
         return Ok(Some(node).filter(|node| node != neighbours.name() && !neighbours.is_dead(node)));
     }
-    let by_tool = params.text("name").filter(|name| routing::is_shown_of_ours(&hub.options, name));
+    let by_tool = params.text("name").filter(|name| call::is_shown_of_ours(&hub.options, name));
     let handle = by_tool.and_then(|_| params.object("arguments").text("handle"));
     let named = text(headers, &SESSION).map(ToOwned::to_owned).or(handle);
     match named.as_deref().and_then(session::log_of) {

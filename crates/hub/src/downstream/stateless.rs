@@ -9,19 +9,14 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::begin;
-use crate::call::capabilities::is_answerable;
-use crate::call::conversation::{Conversation, ConversationStep};
-use crate::call::log_level;
-use crate::call::reply::CallReply;
-use crate::call::server_request::Replier;
-use crate::call::suspended::{SuspendedCall, SuspendedQuestion};
-use crate::call::{Caller, Exchange, Inbound, Sent, outcome};
+use crate::call::facts::{self, is_answerable};
+use crate::call::server_request::{Replier, SuspendedCall, SuspendedQuestion};
+use crate::call::{CallReply, Caller, Conversation, ConversationStep, Exchange, Inbound, Requester, Sent, outcome};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
 use crate::relay::peers::{self, Asking};
-use crate::relay::{ClientContext, routing};
-use crate::requester::Requester;
+use crate::relay::{ClientContext, call};
 use crate::revision::v2026;
 use crate::session::Route;
 
@@ -90,8 +85,7 @@ impl StatelessCall {
             }
             // Only stateless servers give out states. To any other the call would be a new one, and it would run twice.
             Some(_)
-                if !routing::target(hub, &client, &request)
-                    .is_some_and(|backend| backend.offers(Exchange::Stateless)) =>
+                if !call::target(hub, &client, &request).is_some_and(|backend| backend.offers(Exchange::Stateless)) =>
             {
                 return Err(stale());
             }
@@ -133,7 +127,7 @@ impl StatelessCall {
     fn hear(&mut self, method: &str, params: Option<&Raw>) {
         let level = Fields::of(params.map(|raw| &**raw)).text("level");
         let wanted = self.client.log_level.as_deref();
-        if method != "notifications/message" || log_level::is_logged(level.as_deref(), wanted) {
+        if method != "notifications/message" || facts::is_logged(level.as_deref(), wanted) {
             self.said.push_back(message::notification(method, params));
         }
     }
@@ -256,7 +250,7 @@ fn ask(hub: &Hub, suspended: SuspendedCall) -> CallReply {
 mod tests {
     use super::*;
     use crate::call::facts::{no_capabilities, our_info};
-    use crate::config::options::Options;
+    use crate::config::Options;
     use crate::session::HubSessionRecord;
     use bowline_protocol::Principal;
     use bowline_store::Retention;

@@ -9,18 +9,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::stateless::{self, Next, StatelessCall};
 use super::{begin, session_http};
-use crate::call::Inbound;
-use crate::call::conversation::ConversationStep;
+use crate::call::{ConversationStep, Inbound, Requester};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
-use crate::lines::{InputLine, Lines};
 use crate::message::{self, RpcId, RpcMessage, RpcNotification, RpcRequest};
 use crate::relay::ClientContext;
-use crate::requester::Requester;
 use crate::revision::v2026;
-use crate::scan::JsonScan;
+use crate::scan::{InputLine, JsonScan, Lines};
 use crate::session::cancellation::{CallGuard, CancellableCalls};
-use crate::session::server_request::PendingServerRequest;
+use crate::session::elicitation::PendingServerRequest;
 use crate::session::stream_reader::{SessionStreamItem, SessionStreamReader};
 use crate::session::{HubSession, OWN_STREAM, Route};
 

@@ -1,6 +1,9 @@
-//! The HTTP face, without a server around it: a request with its body in, a response out.
+//! The HTTP face, without a server around it: a request with its body in, a response out. Requests with a session go on in
+//! `session_http`. Those without one stand alone: questions travel in results, and closing the response takes the call back. Several
+//! messages in one body are handled as if each had come alone.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,16 +12,22 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
+use tokio_util::sync::CancellationToken;
 
-use super::{batch, peers, session_http, stateless_http};
-use crate::call::Exchange;
-use crate::fields::{Fields, Raw};
+use crate::call::{CallReply, Exchange, Requester, RequesterRole};
+use crate::catalogue::ListKind;
+use crate::catalogue::mirrored_headers::{self, plain_text};
+use crate::downstream::peers;
+use crate::downstream::session_http::{self, Outlet};
+use crate::downstream::stateless::{self, Next, StatelessCall};
+use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
-use crate::message::{self, RpcMessage};
-use crate::requester::Requester;
+use crate::message::{self, RpcId, RpcMessage, RpcRequest};
+use crate::relay::{ClientContext, call, task};
 use crate::revision::{self, v2026};
-use crate::session::Route;
-use crate::sse;
+use crate::session::stream_reader::SessionStreamReader;
+use crate::session::{HubSession, Route};
+use crate::{backend, sse};
 
 pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -50,7 +59,7 @@ pub(super) async fn answer(
     {
         return problem(StatusCode::NOT_FOUND, message::NOT_FOUND, "There is no such server.");
     }
-    let is_batch = request.method() == Method::POST && batch::is_batch(request.body());
+    let is_batch = request.method() == Method::POST && is_batch(request.body());
     let message = match *request.method() {
         Method::POST if is_batch => match check_type(headers) {
             Ok(()) => None,
@@ -76,11 +85,11 @@ pub(super) async fn answer(
         }
     }
     if is_batch {
-        return batch::post(hub, who, &route, headers, request.body()).await;
+        return post_batch(hub, who, &route, headers, request.body()).await;
     }
     match message {
         Some(message) if exchange_of(headers, &message) == Exchange::Stateless => {
-            stateless_http::post(hub, who, route, headers, message).await
+            post_stateless(hub, who, route, headers, message).await
         }
         Some(message) => session_http::post(hub, who, route, headers, message).await,
         None if request.method() == Method::GET => session_http::get(hub, principal, &route, headers).await,
@@ -159,4 +168,217 @@ pub fn event_stream(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send
     headers.insert(CACHE_CONTROL, http::HeaderValue::from_static("no-cache, no-transform"));
     headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
     response
+}
+
+/// The only version whose clients may send them.
+const BATCHES_SINCE: &str = "2025-03-26";
+/// As many as a client may want at once; each may be a call that is under way for long.
+const MESSAGES_MAX: usize = 100;
+
+type AnswerStream = Pin<Box<dyn Stream<Item = Result<Bytes, Infallible>> + Send>>;
+
+/// Whether a body is a batch, if it is anything.
+pub fn is_batch(body: &[u8]) -> bool {
+    body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
+}
+
+pub async fn post_batch(
+    hub: &Arc<Hub>,
+    who: &Requester,
+    route: &Route,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Response<ResponseBody> {
+    let refused = |text: &str| problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text);
+    let session = match session_http::find(hub, &who.principal, route, headers).await {
+        Ok(session) => session,
+        Err(response) => return *response,
+    };
+    if session.record.version != BATCHES_SINCE {
+        return refused("Batches are of 2025-03-26 only. Send each message by itself.");
+    }
+    let Ok(parts) = serde_json::from_slice::<Vec<Raw>>(body) else {
+        return problem(StatusCode::BAD_REQUEST, message::PARSE_ERROR, "This is no batch: it is not JSON.");
+    };
+    if parts.is_empty() || parts.len() > MESSAGES_MAX {
+        return refused("A batch has 1 to 100 messages.");
+    }
+    session.touch().await;
+    let handled = parts.iter().map(|part| one(hub, &session, who.role, part));
+    let outlets: Vec<Outlet> = futures_util::future::join_all(handled).await.into_iter().flatten().collect();
+    respond_to_batch(&session, outlets)
+}
+
+/// What becomes of one message, if it wants an answer.
+async fn one(hub: &Arc<Hub>, session: &Arc<HubSession>, role: RequesterRole, part: &Raw) -> Option<Outlet> {
+    match RpcMessage::parse(part.get()) {
+        Ok(RpcMessage::Request(request)) if request.method == "initialize" => {
+            let error = message::error(message::INVALID_REQUEST, "`initialize` must come alone");
+            Some(Outlet::Direct(message::response(&request.id, &Err(error))))
+        }
+        Ok(RpcMessage::Request(request)) => session_http::begun(hub, session, role, request).await,
+        Ok(other) => {
+            session_http::heard(hub, session, other).await;
+            None
+        }
+        Err(why) => Some(Outlet::Direct(message::nameless_error(why.code(), &format!("This is no message: {why}.")))),
+    }
+}
+
+/// One array if all answers are there, else a stream on which each comes when it is.
+fn respond_to_batch(session: &Arc<HubSession>, outlets: Vec<Outlet>) -> Response<ResponseBody> {
+    let mut direct = Vec::new();
+    let mut streams: Vec<AnswerStream> = Vec::new();
+    for outlet in outlets {
+        match outlet {
+            Outlet::Direct(response) => direct.push(response),
+            Outlet::Stream(opened) => {
+                let over = session.over.child_token();
+                streams.push(SessionStreamReader::new(session, &opened.stream, opened.at, over).into_sse(None).boxed());
+            }
+            Outlet::Nothing => {}
+        }
+    }
+    match (direct.is_empty(), streams.is_empty()) {
+        (true, true) => empty(StatusCode::ACCEPTED),
+        (false, true) => json(StatusCode::OK, &raw(&direct)),
+        (_, false) => {
+            let events: String = direct.iter().map(|response| sse::encode(None, response.get())).collect();
+            let first = futures_util::stream::once(async move { Ok(Bytes::from(events)) });
+            event_stream(first.chain(futures_util::stream::select_all(streams)))
+        }
+    }
+}
+
+/// Quiet streams get a comment now and then, so that proxies do not cut them.
+const COMMENT: &str = ": still here\n\n";
+
+pub async fn post_stateless(
+    hub: &Arc<Hub>,
+    who: &Requester,
+    route: Route,
+    headers: &HeaderMap,
+    message: RpcMessage,
+) -> Response<ResponseBody> {
+    let request = match message {
+        RpcMessage::Request(request) => request,
+        RpcMessage::Notification(_) => return empty(StatusCode::ACCEPTED),
+        RpcMessage::Response(_) => {
+            let text = "A response is not taken here: questions are answered by asking again.";
+            return problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text);
+        }
+    };
+    // A stateless backend behind its own path judges its requests itself.
+    let judged_there = match &route {
+        Route::One(name) => hub.find(&who.principal, name).is_some_and(|backend| judges_itself(&backend)),
+        Route::All => false,
+    };
+    // What is said of a task is said under another name there, so this is the place to look at it.
+    let judged_here = !judged_there || task::is_about_a_task(&request.method);
+    if judged_here && let Err(reply) = check(headers, &request) {
+        return respond_stateless(&request.id, &reply);
+    }
+    let client = client_of(who, route, headers, &request);
+    if !judged_there && let Err(reply) = check_arguments(hub, &client, headers, &request) {
+        return respond_stateless(&request.id, &reply);
+    }
+    let id = request.id.clone();
+    // Over HTTP any client that knows the state may bring it back, on any connection.
+    let mut talk = match StatelessCall::take_up(hub, client, request, CancellationToken::new()) {
+        Ok(talk) => talk,
+        Err(reply) => return respond_stateless(&id, &reply),
+    };
+    match talk.next().await {
+        Next::Ended(reply) => respond_stateless(&id, &reply),
+        Next::Said(first) => event_stream(stream(talk, id, event(&first))),
+        Next::Quiet => event_stream(stream(talk, id, COMMENT.to_owned())),
+    }
+}
+
+fn judges_itself(backend: &backend::Backend) -> bool {
+    backend.offers(Exchange::Stateless) && !backend.spec.is_stdio()
+}
+
+fn respond_stateless(id: &RpcId, reply: &CallReply) -> Response<ResponseBody> {
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::OK);
+    json(status, &message::response(id, &reply.answer))
+}
+
+fn client_of(who: &Requester, route: Route, headers: &HeaderMap, request: &RpcRequest) -> ClientContext {
+    let mirrored = headers.iter().filter(|(name, _)| name.as_str().starts_with("mcp-"));
+    let mirrored =
+        mirrored.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
+    stateless::client_of(who, route, request, Some(mirrored.collect()))
+}
+
+/// The headers and the body must say the same, and something that we understand.
+fn check(headers: &HeaderMap, request: &RpcRequest) -> Result<(), CallReply> {
+    let bad = |text: &str| stateless::refused(message::HEADER_MISMATCH, text);
+    let params = Fields::of(request.params.as_deref());
+    match (params.object("_meta").text(v2026::META_VERSION), version(headers)) {
+        (Some(_), None) => return Err(bad("the MCP-Protocol-Version header is missing")),
+        (Some(asked), Some(told)) if told != asked => {
+            return Err(bad("MCP-Protocol-Version differs from the body"));
+        }
+        _ => v2026::check(request.params.as_ref())?,
+    }
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if header("mcp-method") != Some(request.method.as_str()) {
+        return Err(bad("Mcp-Method differs from the body or is missing"));
+    }
+    let named = match request.method.as_str() {
+        "tools/call" | "prompts/get" => params.text("name"),
+        "resources/read" => params.text("uri"),
+        method if task::is_about_a_task(method) => params.text("taskId"),
+        _ => None,
+    };
+    if let Some(name) = named
+        && header("mcp-name").is_none_or(|told| told != name && plain_text(told) != name)
+    {
+        return Err(bad("Mcp-Name differs from the body or is missing"));
+    }
+    Ok(())
+}
+
+/// The same for arguments that a tool wants to see in headers.
+fn check_arguments(
+    hub: &Hub,
+    client: &ClientContext,
+    headers: &HeaderMap,
+    request: &RpcRequest,
+) -> Result<(), CallReply> {
+    let params = Fields::of(request.params.as_deref());
+    let (true, Some(name)) = (request.method == "tools/call", params.text("name")) else { return Ok(()) };
+    let found = match &client.route {
+        Route::One(server) => hub.find(&client.principal, server).map(|backend| (backend, name)),
+        Route::All => call::resolve(hub, client, ListKind::Tools, &name),
+    };
+    let Some((backend, own)) = found else { return Ok(()) };
+    let catalogue = backend.catalogue();
+    let Some(tool) = catalogue.find(ListKind::Tools, &own) else { return Ok(()) };
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    match mirrored_headers::mismatch(tool, &params.object("arguments"), header) {
+        Some(why) => Err(stateless::refused(message::HEADER_MISMATCH, &why)),
+        None => Ok(()),
+    }
+}
+
+/// The rest of the talk as events. Dropping it takes the call back.
+fn stream(talk: StatelessCall, id: RpcId, first: String) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+    futures_util::stream::unfold((Some(talk), id, Some(first)), |(talk, id, first)| async move {
+        if let Some(first) = first {
+            return Some((Ok(Bytes::from(first)), (talk, id, None)));
+        }
+        let mut talk = talk?;
+        let (text, rest) = match talk.next().await {
+            Next::Said(said) => (event(&said), Some(talk)),
+            Next::Quiet => (COMMENT.to_owned(), Some(talk)),
+            Next::Ended(reply) => (event(&message::response(&id, &reply.answer)), None),
+        };
+        Some((Ok(Bytes::from(text)), (rest, id, None)))
+    })
+}
+
+fn event(message: &Raw) -> String {
+    sse::encode(None, message.get())
 }

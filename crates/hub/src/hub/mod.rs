@@ -14,23 +14,17 @@ use bowline_protocol::Principal;
 use bowline_store::{Store, StoreError};
 use tokio::sync::broadcast;
 
-use crate::backend::observer::Observer;
-use crate::backend::{Backend, BackendEvent, supervisor};
-use crate::call::suspended::SuspendedCalls;
-use crate::config::key::BackendKey;
-use crate::config::options::Options;
+use crate::backend::{Backend, BackendEvent, Observer, supervisor};
+use crate::call::Requester;
+use crate::call::server_request::SuspendedCalls;
 use crate::config::spec::SpecError;
+use crate::config::{BackendKey, Options};
 use crate::peers::PeerNodes;
-use crate::registry::desired::DesiredServers;
-use crate::registry::forced_reconnects::ForcedReconnects;
-use crate::registry::remembered::Memory;
-use crate::registry::stored::StoredChanges;
-use crate::registry::users::Users;
-use crate::requester::Requester;
+use crate::registry::stored::{DesiredServers, StoredChanges};
+use crate::registry::{ForcedReconnects, Memory, Users};
 use crate::session::HubSession;
 use crate::session::registry::HubSessions;
-use crate::tasks::HubTasks;
-use crate::tasks::names::TaskNames;
+use crate::tasks::{HubTasks, TaskNames};
 
 pub use self::servers::RemoveError;
 

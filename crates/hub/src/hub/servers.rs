@@ -13,14 +13,13 @@ use tokio::sync::oneshot;
 
 use super::{AddError, Hub};
 use crate::backend::{Backend, BackendCommand, BackendEvent, supervisor};
+use crate::call::{Requester, RequesterRole};
+use crate::config::BackendKey;
 use crate::config::file::FileEntry;
-use crate::config::key::BackendKey;
 use crate::config::spec::{Reach, ServerSpec, check_name};
 use crate::fields::Fields;
-use crate::registry::desired::DesiredServers;
-use crate::registry::stored::{Noted, StoredChanges};
-use crate::requester::{Requester, RequesterRole};
-use crate::upstream::address_guard;
+use crate::registry::stored::{DesiredServers, Noted, StoredChanges};
+use crate::upstream::http;
 
 /// A change whose wake-up was lost is seen after this time.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -90,7 +89,7 @@ impl Hub {
         if spec.is_stdio() && !self.options.allow_stdio_add {
             return Err(AddError::StdioForbidden);
         }
-        address_guard::check(&spec, self.reach_of_added())?;
+        http::check(&spec, self.reach_of_added())?;
         let _changing = self.changing.lock().await;
         let key = BackendKey { owner: owner.cloned(), name: name.into() };
         let taken = owner.map_or_else(|| self.backend(&key), |owner| self.find(owner, name));
@@ -216,7 +215,7 @@ impl Hub {
         };
         let mut context = self.context.clone();
         if reach != Reach::Anywhere {
-            context.http = address_guard::client(reach, &self.options.env.network);
+            context.http = http::client(reach, &self.options.env.network);
         }
         if key.owner.is_some() {
             // Its only user takes nothing from others.

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::call::RequesterRole;
 use crate::call::server_request::Replier;
 use crate::fields::{Raw, raw};
 use crate::hub::Hub;
 use crate::message;
 use crate::peers::PeerStreamItem;
-use crate::requester::RequesterRole;
-use crate::session::server_request::PendingServerRequest;
+use crate::session::elicitation::PendingServerRequest;
 use crate::session::{self, Route};
 
 /// What one node asks of another.

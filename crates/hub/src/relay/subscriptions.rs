@@ -12,15 +12,17 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::{ClientContext, routing, task_extension};
 use crate::backend::{Backend, BackendEvent};
-use crate::call::reply::{CallEnd, CallReply, done, refuse};
-use crate::call::{BackendCall, Exchange, Inbound, InboundSink, SUBSCRIPTION_ID, outcome};
-use crate::config::key::BackendKey;
+use crate::call::{
+    BackendCall, CallEnd, CallReply, Exchange, Inbound, InboundSink, SUBSCRIPTION_ID, done, outcome, refuse,
+};
+use crate::config::BackendKey;
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
-use crate::session::Subscribing;
+use crate::relay::{self, ClientContext, call, task};
+use crate::session::subscriptions::KeptRequest;
+use crate::session::{HubSession, Route, Subscribing};
 
 pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 const UPDATED: &str = "notifications/resources/updated";
@@ -72,7 +74,7 @@ async fn held(
 ) -> CallReply {
     hub.used(backend, &client.principal);
     let (mut acknowledged, mut again) = (false, AGAIN);
-    let params = task_extension::asked_of(hub, client, backend, request.params.as_ref());
+    let params = task::asked_of(hub, client, backend, request.params.as_ref());
     loop {
         let (inner, mut said) = mpsc::channel(SAID_MAX);
         let call = BackendCall {
@@ -86,7 +88,7 @@ async fn held(
             while let Some(inbound) = said.recv().await {
                 let Inbound::Notification { server, method, params } = inbound else { continue };
                 let repeated = method == ACKNOWLEDGED && std::mem::replace(&mut acknowledged, true);
-                let params = task_extension::told_by(hub, client, backend, &method, params);
+                let params = task::told_by(hub, client, backend, &method, params);
                 let params = Some(under_id(params.as_ref(), request));
                 if !repeated && sink.send(Inbound::Notification { server, method, params }).await.is_err() {
                     return;
@@ -212,7 +214,7 @@ async fn made_up(
     let resources = async {
         while let Some(inbound) = updates.recv().await {
             if let Inbound::Notification { server, method, params } = inbound
-                && matches!(method.as_str(), UPDATED | task_extension::NOTIFICATION)
+                && matches!(method.as_str(), UPDATED | task::NOTIFICATION)
             {
                 let params = Some(under_id(params.as_ref(), request));
                 let _ = sink.send(Inbound::Notification { server, method, params }).await;
@@ -263,7 +265,7 @@ async fn divided(
     let part =
         |backend: &Backend| StatelessSubscription { backend: backend.clone(), uris: Vec::new(), tasks: Vec::new() };
     for uri in uris {
-        let found = only.cloned().or_else(|| routing::server_of_resource(hub, client, &uri));
+        let found = only.cloned().or_else(|| call::server_of_resource(hub, client, &uri));
         match found {
             Some(backend) if backend.offers(Exchange::Stateless) => {
                 parts.entry(backend.name().to_owned()).or_insert_with(|| part(&backend)).uris.push(uri);
@@ -273,7 +275,7 @@ async fn divided(
         }
     }
     for task in tasks {
-        if let Some((backend, _)) = task_extension::whose(hub, client, &task).await {
+        if let Some((backend, _)) = task::whose(hub, client, &task).await {
             parts.entry(backend.name().to_owned()).or_insert_with(|| part(&backend)).tasks.push(task);
         }
     }
@@ -381,4 +383,53 @@ pub fn subscribe(hub: &Arc<Hub>, client: &ClientContext, backend: &Backend, requ
         });
     }
     done(empty())
+}
+
+/// Keeps a request that stands, if it was granted. Without a server it is meant for all of them.
+pub async fn note(client: &ClientContext, server: Option<&str>, method: &str, params: Option<&Raw>, reply: &CallReply) {
+    let (Some(session), true) = (&client.session, reply.answer.is_ok()) else { return };
+    let standing =
+        KeptRequest { server: server.map(ToOwned::to_owned), method: method.to_owned(), params: params.cloned() };
+    session.keep(standing).await;
+}
+
+/// Asks a server that is connected for everything that the session wants of it and that it does not know of.
+pub fn renew(hub: &Arc<Hub>, session: &Arc<HubSession>, backend: &Backend) {
+    let known = backend.renewals.of(session.id.as_str());
+    let is_known = |one: &KeptRequest| {
+        known.iter().any(|(method, params)| *method == one.method && text(params.as_ref()) == text(one.params.as_ref()))
+    };
+    for one in session.kept_requests.at(backend.name()).into_iter().filter(|one| !is_known(one)) {
+        let (hub, session, backend) = (hub.clone(), session.clone(), backend.clone());
+        tokio::spawn(async move { ask(&hub, &session, &backend, one).await });
+    }
+}
+
+fn text(params: Option<&Raw>) -> &str {
+    params.map_or("", |raw| raw.get())
+}
+
+async fn ask(hub: &Arc<Hub>, session: &Arc<HubSession>, backend: &Backend, one: KeptRequest) {
+    let mut client = ClientContext::of_session(session);
+    if session.record.route == Route::All {
+        client = relay::acting(&client, Some(session));
+    }
+    let has_sessions = backend.offers(Exchange::Session);
+    if one.method == "logging/setLevel" && !(has_sessions && logs(backend)) {
+        return;
+    }
+    if !has_sessions {
+        let request = RpcRequest { id: message::RpcId::number(0), method: one.method, params: one.params };
+        subscribe(hub, &client, backend, &request);
+        return;
+    }
+    let call = BackendCall::new(client.caller, &one.method, one.params);
+    hub.used(backend, &session.principal);
+    // If the server is lost meanwhile, this is done again when it returns.
+    backend.call_within(call, hub.options.call_timeout, ResendPolicy::Always).await;
+}
+
+/// Whether the server takes a log level.
+pub fn logs(backend: &Backend) -> bool {
+    backend.snapshot().facts.is_some_and(|facts| Fields::of(Some(&facts.capabilities)).has("logging"))
 }

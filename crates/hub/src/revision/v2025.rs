@@ -1,8 +1,8 @@
 //! The codec of the revisions up to 2025-11-25: a handshake, and a session in which the server asks its client.
 
 use super::v2026;
-use crate::call::facts::{ServerFacts, no_capabilities, our_info};
-use crate::call::{BackendCall, Caller, Exchange, capabilities};
+use crate::call::facts::{self, ServerFacts, no_capabilities, our_info};
+use crate::call::{BackendCall, Caller, Exchange};
 use crate::fields::{Fields, Raw, empty};
 
 /// Newest first.
@@ -21,7 +21,7 @@ pub fn negotiate(asked: Option<&str>) -> &'static str {
 pub fn initialize(caller: &Caller) -> Raw {
     let mut params = Fields::default();
     params.put("protocolVersion", VERSIONS[0]);
-    params.set("capabilities", capabilities::without_tasks(&caller.client.capabilities));
+    params.set("capabilities", facts::without_tasks(&caller.client.capabilities));
     params.set("clientInfo", caller.client.info.clone());
     params.to_raw()
 }

@@ -3,8 +3,7 @@
 use serde_json::json;
 
 use crate::call::facts::{ClientFacts, ServerFacts, no_capabilities, our_info};
-use crate::call::reply::CallReply;
-use crate::call::{BackendCall, Exchange};
+use crate::call::{BackendCall, CallReply, Exchange};
 use crate::catalogue::mirrored_headers::{self, named_headers};
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::message;

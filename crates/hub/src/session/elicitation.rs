@@ -1,17 +1,23 @@
-//! What backends ask a session: put to the client natively or by the tools, answered once, and void when its time is over.
+//! What backends ask a session, be it elicitation, sampling or roots: put to the client natively or by the tools, answered once, and
+//! void when its time is over. What belongs to no call comes over the session's inbox.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use bowline_env::clock;
 use bowline_store::StoreError;
 use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
-use super::server_request::{PendingServerRequest, ServerRequestKind};
-use super::{HubSession, OWN_STREAM, State};
 use crate::call::outcome::CallOutcome;
+use crate::call::server_request::Replier;
+use crate::call::{Inbound, InboundSink};
 use crate::fields::{Fields, Raw, raw};
 use crate::message::{self, RpcId, RpcResult};
+use crate::session::{HubSession, OWN_STREAM, State};
 
 /// Why a question is void whose server is gone.
 pub(crate) const GONE: &str = "Server disconnected";
@@ -170,4 +176,112 @@ fn requests(pending: &HashMap<String, PendingServerRequest>, mut fits: impl FnMu
     let living = pending.iter().filter(|(_, pending)| !pending.reply.is_closed());
     let asked = living.filter(|(_, pending)| pending.stream.as_deref().is_some_and(&mut fits));
     asked.map(|(id, pending)| message::request(&RpcId::text(id), &pending.method, pending.params.as_ref())).collect()
+}
+
+/// What servers may say to a session before it is written down.
+const INBOX_MAX: usize = 64;
+
+/// For whom the messages are now.
+#[derive(Clone, Debug, Default)]
+pub struct InboxListener(Arc<Mutex<Weak<HubSession>>>);
+
+impl InboxListener {
+    pub fn session(&self) -> Option<Arc<HubSession>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Inbox {
+    pub sink: InboundSink,
+    pub hearer: InboxListener,
+    pub closed: CancellationToken,
+}
+
+impl Inbox {
+    pub fn new() -> (Inbox, mpsc::Receiver<Inbound>) {
+        let (sink, said) = mpsc::channel(INBOX_MAX);
+        (Inbox { sink, hearer: InboxListener::default(), closed: CancellationToken::new() }, said)
+    }
+
+    /// The session is not here any more. A task that still acts for it sees that the inbox is closed.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// What comes from now on is for this one.
+    pub fn belongs_to(&self, session: &Arc<HubSession>) {
+        *self.hearer.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(session);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerRequestKind {
+    Sampling,
+    Elicitation,
+    Other,
+}
+
+impl ServerRequestKind {
+    pub fn of(method: &str) -> ServerRequestKind {
+        match method {
+            "sampling/createMessage" => ServerRequestKind::Sampling,
+            "elicitation/create" => ServerRequestKind::Elicitation,
+            _ => ServerRequestKind::Other,
+        }
+    }
+
+    pub const fn event(self) -> &'static str {
+        match self {
+            ServerRequestKind::Sampling => "sampling_request",
+            ServerRequestKind::Elicitation | ServerRequestKind::Other => "elicitation_request",
+        }
+    }
+
+    pub const fn expired(self) -> &'static str {
+        match self {
+            ServerRequestKind::Sampling => "sampling_expired",
+            ServerRequestKind::Elicitation | ServerRequestKind::Other => "elicitation_expired",
+        }
+    }
+}
+
+pub struct PendingServerRequest {
+    pub kind: ServerRequestKind,
+    pub server: String,
+    pub method: String,
+    pub params: Option<Raw>,
+    pub reply: Replier,
+    pub since: Instant,
+    /// The stream on which the client itself was asked; without one the tools answer.
+    pub stream: Option<String>,
+    /// Its backend is another node's, so what happens to ours does not matter.
+    pub foreign: bool,
+}
+
+impl PendingServerRequest {
+    pub fn new(server: &str, method: String, params: Option<Raw>, reply: Replier) -> PendingServerRequest {
+        let kind = ServerRequestKind::of(&method);
+        PendingServerRequest {
+            kind,
+            server: server.to_owned(),
+            method,
+            params,
+            reply,
+            since: clock::now(),
+            stream: None,
+            foreign: false,
+        }
+    }
+
+    pub fn shown(&self, id: &str) -> Fields {
+        let shown = Fields::default().and("id", id).and("server", &self.server);
+        shown.and("method", &self.method).and("params", &self.params)
+    }
+}
+
+impl fmt::Debug for PendingServerRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pending({} of {})", self.method, self.server)
+    }
 }

@@ -2,11 +2,7 @@
 
 pub(crate) mod cancellation;
 pub(crate) mod elicitation;
-pub(crate) mod inbox;
-pub(crate) mod readers;
-mod record;
 pub(crate) mod registry;
-pub(crate) mod server_request;
 pub(crate) mod stream_reader;
 pub(crate) mod subscriptions;
 
@@ -26,19 +22,19 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use self::cancellation::{CallGuard, CancellableCalls};
-use self::server_request::PendingServerRequest;
 use self::subscriptions::{KeptRequest, KeptRequests};
-use crate::call::facts::ClientFacts;
-use crate::call::{Caller, Exchange, capabilities, outcome};
-use crate::config::key::BackendKey;
+use crate::call::facts::{self, ClientFacts};
+use crate::call::{Caller, Exchange, outcome};
+use crate::config::BackendKey;
 use crate::fields::{Raw, raw};
 use crate::message::{self, RpcId};
 use crate::peers::{self, PeerNodes};
+use crate::session::elicitation::PendingServerRequest;
 
 pub(crate) use self::elicitation::GONE;
-pub use self::inbox::{Inbox, InboxListener};
-pub use self::readers::ReadingGuard;
-pub use self::record::{HubSessionRecord, Route};
+pub use crate::session::elicitation::{Inbox, InboxListener};
+pub use crate::session::registry::{HubSessionRecord, Route};
+pub use crate::session::stream_reader::ReadingGuard;
 
 /// Names of what a session's log holds.
 pub const MESSAGE: &str = "mcp.message";
@@ -92,7 +88,7 @@ pub struct HubSession {
 struct State {
     pending: HashMap<String, PendingServerRequest>,
     own_stream: Option<CancellationToken>,
-    readers: readers::StreamReaders,
+    readers: stream_reader::StreamReaders,
     next: u64,
     log_level: Option<String>,
     /// By the server and the address there, since two servers may have a resource of the same address.
@@ -191,7 +187,7 @@ impl HubSession {
         let client = Arc::new(ClientFacts { capabilities: record.capabilities.clone(), info: record.info.clone() });
         let has_tools = has_hub_tools && record.route == Route::All;
         let everything =
-            || ClientFacts { capabilities: capabilities::with_tools(&client.capabilities), info: client.info.clone() };
+            || ClientFacts { capabilities: facts::with_tools(&client.capabilities), info: client.info.clone() };
         let seen = if has_tools { Arc::new(everything()) } else { client.clone() };
         let ended = CancellationToken::new();
         HubSession {
@@ -242,7 +238,7 @@ impl HubSession {
 
     /// Whether the client itself can answer this request.
     pub fn can(&self, method: &str, params: Option<&Raw>) -> bool {
-        capabilities::is_answerable(&self.client.capabilities, method, params)
+        facts::is_answerable(&self.client.capabilities, method, params)
     }
 
     pub fn log_level(&self) -> Option<String> {

@@ -1,23 +1,23 @@
-//! All sessions that are awake, and the way back for those that sleep in the store.
+//! All sessions that are awake, the way back for those that sleep in the store, and what is durable about one besides its log.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::{LogId, Principal};
-use bowline_store::{Clock, LogKind, ReadBudget, Store, StoreError};
+use bowline_store::{Clock, LogKind, ReadBudget, Record, Store, StoreError};
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use super::server_request::PendingServerRequest;
-use super::{HubSession, HubSessionParts, HubSessionRecord, Inbox, InboxListener, OWN_STREAM, Route};
-use crate::backend::notification_data;
-use crate::backend::observer::Observer;
-use crate::call::{Inbound, log_level};
+use crate::backend::{Observer, notification_data};
+use crate::call::{Inbound, facts};
 use crate::catalogue::ListKind;
-use crate::config::options::{Expose, Options};
-use crate::fields::{Fields, Raw};
+use crate::config::{Expose, Options};
+use crate::fields::{Fields, Raw, raw};
 use crate::message;
 use crate::peers::PeerNodes;
+use crate::session::elicitation::PendingServerRequest;
+use crate::session::{HubSession, HubSessionParts, Inbox, InboxListener, OWN_STREAM};
 
 pub struct HubSessions {
     awake: Mutex<HashMap<LogId, Arc<HubSession>>>,
@@ -221,7 +221,7 @@ impl HubSessions {
 pub fn wants(session: &HubSession, method: &str, params: &Option<Raw>) -> bool {
     let level = Fields::of(params.as_deref()).text("level");
     let wanted = session.log_level();
-    method != "notifications/message" || wanted.is_none() || log_level::is_logged(level.as_deref(), wanted.as_deref())
+    method != "notifications/message" || wanted.is_none() || facts::is_logged(level.as_deref(), wanted.as_deref())
 }
 
 /// Writes down what backends say to a session outside of its calls.
@@ -259,5 +259,40 @@ async fn hear(hearer: InboxListener, mut said: mpsc::Receiver<Inbound>) {
 impl fmt::Debug for HubSessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Sessions({})", self.count())
+    }
+}
+
+/// What a client sees: everything, or one backend as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Route {
+    All,
+    One(Arc<str>),
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct HubSessionRecord {
+    pub route: Route,
+    /// What its client negotiated. The client of a handle says its version with each request.
+    pub version: String,
+    pub capabilities: Raw,
+    pub info: Raw,
+    pub created_ms: u64,
+    /// It belongs to a client without sessions, which names it by its handle.
+    #[serde(default)]
+    pub handle: bool,
+}
+
+impl HubSessionRecord {
+    /// As the store keeps it.
+    pub(super) fn stored(&self, principal: &Principal, now: u64) -> Record {
+        let body = raw(self).get().as_bytes().to_vec();
+        Record { kind: LogKind::Mcp, owner: principal.clone(), touched_ms: now, body: body.into() }
+    }
+}
+
+impl fmt::Debug for HubSessionRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionRecord({:?}, {})", self.route, self.version)
     }
 }

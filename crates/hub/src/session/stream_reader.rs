@@ -1,5 +1,7 @@
-//! One stream of a session, read from its log: what was missed and what comes, as Server-Sent Events.
+//! One stream of a session, read from its log: what was missed and what comes, as Server-Sent Events. Who reads which stream now is
+//! known: what is asked there is seen, and need not be asked again elsewhere.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
@@ -13,9 +15,9 @@ use futures_util::Stream;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{ACTIVITY, HubSession, MESSAGE, OWN_STREAM, ReadingGuard, Route};
-use crate::call::log_level;
+use crate::call::facts;
 use crate::fields::{Fields, Raw};
+use crate::session::{ACTIVITY, HubSession, MESSAGE, OWN_STREAM, Route};
 use crate::{message, sse};
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
@@ -109,7 +111,7 @@ impl SessionStreamReader {
     /// Events are for the stream that belongs to no call, and for those who asked: by a log level that has them, or by
     /// coming back with one of them in their hands.
     fn carries_events(&self) -> bool {
-        let asked = self.from_event || log_level::is_logged(Some(EVENT_LEVEL), self.session.log_level().as_deref());
+        let asked = self.from_event || facts::is_logged(Some(EVENT_LEVEL), self.session.log_level().as_deref());
         asked && self.stream == OWN_STREAM && self.session.record.route == Route::All
     }
 
@@ -242,5 +244,71 @@ pub async fn place_of(session: &HubSession, at: Seq) -> Result<Option<PositionOw
 impl fmt::Debug for SessionStreamReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Reader({}, {})", self.session.id, self.stream)
+    }
+}
+
+/// The streams that have readers.
+#[derive(Default)]
+pub(super) struct StreamReaders(HashMap<String, ReaderCount>);
+
+#[derive(Default)]
+struct ReaderCount {
+    by: usize,
+    /// The client has come back on another wire meanwhile, and was not asked again what was asked here.
+    owed: bool,
+}
+
+impl StreamReaders {
+    /// Whether it has a reader now. That may be a connection of which we do not know yet that it is lost; so what was asked there is
+    /// owed to the client that is back, and comes once it has no reader any more.
+    pub fn see(&mut self, stream: &str) -> bool {
+        let read = self.0.get_mut(stream);
+        read.map(|read| read.owed = true).is_some()
+    }
+
+    pub fn are_there(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    fn enter(&mut self, stream: &str) {
+        self.0.entry(stream.to_owned()).or_default().by += 1;
+    }
+
+    /// True if it has no reader any more, and something is owed.
+    fn leave(&mut self, stream: &str) -> bool {
+        let Some(read) = self.0.get_mut(stream) else { return false };
+        read.by -= 1;
+        let (over, owed) = (read.by == 0, read.owed);
+        over && self.0.remove(stream).is_some() && owed
+    }
+}
+
+/// A stream has a reader for as long as this exists.
+pub struct ReadingGuard {
+    session: Arc<HubSession>,
+    stream: String,
+}
+
+impl ReadingGuard {
+    pub fn new(session: &Arc<HubSession>, stream: &str) -> ReadingGuard {
+        session.state().readers.enter(stream);
+        ReadingGuard { session: session.clone(), stream: stream.to_owned() }
+    }
+}
+
+impl Drop for ReadingGuard {
+    fn drop(&mut self) {
+        let owed = self.session.state().readers.leave(&self.stream);
+        // Without a runtime there is no client left to ask.
+        if let (true, Ok(runtime)) = (owed, tokio::runtime::Handle::try_current()) {
+            let (session, stream) = (self.session.clone(), std::mem::take(&mut self.stream));
+            runtime.spawn(async move { session.offer_left_on(&stream).await });
+        }
+    }
+}
+
+impl fmt::Debug for ReadingGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reading({}, {})", self.session.id, self.stream)
     }
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{HubToolOutcome, ToolInvocation};
 use crate::relay::task::{self, TaskCall};
-use crate::relay::{on_behalf, peers, task_polling};
+use crate::relay::{self, peers};
 use crate::session::HubSession;
 use crate::tasks::HubTaskRecord;
 
@@ -46,11 +46,11 @@ pub(crate) async fn execute(call: &ToolInvocation<'_>) -> Result<HubToolOutcome,
         let _guard = guard;
         let session = spawned_session.as_ref();
         let call = async {
-            let reply = on_behalf::to_backend(&hub, &client, session, &backend, "tools/call", &params, &inner).await;
-            let Some(task) = task_polling::created(&reply.answer) else { return reply };
+            let reply = relay::to_backend(&hub, &client, session, &backend, "tools/call", &params, &inner).await;
+            let Some(task) = task::upstream_task(&reply.answer) else { return reply };
             let _ = found.send(Some(task.clone()));
-            let acting = on_behalf::acting(&client, session);
-            task_polling::follow(&hub, &acting, &named, &task, &inner).await
+            let acting = relay::acting(&client, session);
+            task::follow(&hub, &acting, &named, &task, &inner).await
         };
         let ended = token.run_until_cancelled(call).await;
         // What was said before the answer is passed on and kept before the answer.

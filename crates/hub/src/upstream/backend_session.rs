@@ -11,9 +11,9 @@ use bowline_env::clock;
 use reqwest::header::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
-use super::cancellation::AskedByBackend;
 use crate::call::{Caller, InboundSink, SHARED_LANE};
 use crate::fields::Raw;
+use crate::upstream::pending_calls::AskedByBackend;
 
 /// Clients without sessions are told apart by what they can do, which they may say anew with each request. This many of one
 /// owner are kept.

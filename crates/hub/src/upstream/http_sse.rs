@@ -14,16 +14,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::backend_session::{BackendSession, BackendSessions, SessionCall};
 use super::http::{prepare, refusal, retry_after, said, status_of, tell};
-use super::outgoing::Outgoing;
 use super::pending_calls::PipeKind;
 use super::pipe::{OUT_QUEUE, Pipe};
-use super::unreadable::Unread;
 use super::{Dial, TransportEvent, passing};
 use crate::call::facts::ServerFacts;
 use crate::call::{BackendCall, CallEnding, Caller, Exchange, SHARED_LANE};
 use crate::fields::Raw;
 use crate::message::{self, BYTES_MAX, Malformed};
 use crate::sse::{SseItem, SseParser};
+use crate::upstream::inbound_queue::Unread;
+use crate::upstream::pending_calls::Outgoing;
 
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a message may take to be taken before the next one is sent.

@@ -1,20 +1,15 @@
 //! One transport to one backend: made by [`dial`], used by calls, gone for good when it is lost.
 
-pub(crate) mod address_guard;
 pub(crate) mod backend_session;
-pub(crate) mod cancellation;
 pub(crate) mod http;
 pub(crate) mod http_sse;
 pub(crate) mod inbound_queue;
-pub(crate) mod outgoing;
 pub(crate) mod pending_calls;
 pub(crate) mod pipe;
 pub(crate) mod process_pool;
-pub(crate) mod renewals;
 pub(crate) mod stdio;
 pub(crate) mod streamable_http;
 pub(crate) mod subscriptions;
-pub(crate) mod unreadable;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,13 +23,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::call::facts::ServerFacts;
 use crate::call::{BackendCall, CallEnding, Caller, Exchange, Inbound};
-use crate::config::secrets::Secrets;
+use crate::config::Secrets;
 use crate::config::spec::{Dialect, Reach, ServerSpec, Target};
 use crate::fields::{Fields, Raw};
 use crate::message::RpcId;
 use crate::revision::{v2025, v2026};
 
-pub use self::renewals::Renewals;
+pub use crate::upstream::subscriptions::Renewals;
 
 /// How long a server that knows nothing of `server/discover` is given to say so.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,18 +1,22 @@
-//! The calls that wait at a pipe, and where what the backend says goes. Whose it is, `core::attribution` decides.
+//! What is under way on a pipe: messages on their way out (what is sent again must not have left), calls that wait and where what the
+//! backend says goes (whose it is, `core::attribution` decides), and the backend's own requests, which it may cancel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_core::attribution::{self, Attribution, CallNumber, ConnectionScope, RequestListener, ServerMessage};
 use bowline_env::clock;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
-use super::inbound_queue::InboundQueue;
 use crate::call::{CallEnding, Caller, InboundSink, SHARED_LANE, SUBSCRIPTION_ID};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
 use crate::message::RpcId;
 use crate::scan::JsonScan;
+use crate::upstream::inbound_queue::InboundQueue;
 
 /// A call that waits for the response to its request.
 pub(super) struct PendingCall {
@@ -215,6 +219,99 @@ impl PendingState {
 /// The call whose progress something names.
 fn named(params: &Fields) -> Option<CallNumber> {
     params.object("_meta").read("progressToken")
+}
+
+const QUEUED: u8 = 0;
+/// It is being written, or has been: what is in doubt counts as sent.
+const LEAVING: u8 = 1;
+/// Nothing of it has left, and nothing will.
+const STAYED: u8 = 2;
+
+/// How far a message has come. The task that writes it and the one that waits for its answer may decide that at the same moment, so
+/// only one of them can take the step out of the queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Departure(Arc<AtomicU8>);
+
+impl Departure {
+    /// Keeps the message back, if it has not left yet. Whether it has stayed.
+    pub fn keep_back(&self) -> bool {
+        match self.0.compare_exchange(QUEUED, STAYED, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(now) => now == STAYED,
+        }
+    }
+}
+
+pub struct Outgoing {
+    pub text: Raw,
+    /// What it asks for is called this.
+    pub number: Option<u64>,
+    pub(super) departure: Departure,
+}
+
+impl Outgoing {
+    pub fn new(text: Raw) -> Outgoing {
+        Outgoing { text, number: None, departure: Departure::default() }
+    }
+
+    pub fn request(text: Raw, number: u64) -> Outgoing {
+        Outgoing { number: Some(number), ..Outgoing::new(text) }
+    }
+
+    /// Called before the first byte is written. False if the message was withdrawn and must not be sent.
+    pub fn leaves(&self) -> bool {
+        let Departure(state) = &self.departure;
+        state.compare_exchange(QUEUED, LEAVING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// It was tried, and not a byte went out.
+    pub fn stayed(&self) {
+        self.departure.0.store(STAYED, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outgoing({} bytes)", self.text.get().len())
+    }
+}
+
+pub(super) const TAKEN_BACK: &str = "notifications/cancelled";
+
+#[derive(Default)]
+pub(super) struct AskedByBackend(Mutex<HashMap<RpcId, CancellationToken>>);
+
+impl AskedByBackend {
+    /// The token fires when the request is taken back.
+    pub fn begin(&self, id: &RpcId) -> CancellationToken {
+        let token = CancellationToken::new();
+        self.lock().insert(id.clone(), token.clone());
+        token
+    }
+
+    pub fn end(&self, id: &RpcId) {
+        self.lock().remove(id);
+    }
+
+    /// What the parameters of [`TAKEN_BACK`] name.
+    pub fn take_back(&self, params: Option<&Raw>) {
+        let fields = Fields::of(params.map(|raw| &**raw));
+        let Some(id) = fields.get("requestId").and_then(|raw| RpcId::parse(raw.get())) else { return };
+        if let Some(token) = self.lock().remove(&id) {
+            token.cancel();
+        }
+    }
+
+    /// Drops all of them: no answer is wanted any more.
+    pub fn take_all_back(&self) {
+        for (_, token) in self.lock().drain() {
+            token.cancel();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RpcId, CancellationToken>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]

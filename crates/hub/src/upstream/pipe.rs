@@ -9,13 +9,9 @@ use futures_util::future::{BoxFuture, Either};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::cancellation::{AskedByBackend, TAKEN_BACK};
 use super::inbound_queue::InboundQueue;
-use super::outgoing::{Departure, Outgoing};
 use super::pending_calls::{InboundRecipient, PendingCall, PendingCalls, PipeKind};
-use super::renewals::RenewableRequest;
 use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
-use super::unreadable::{Unread, WRONGLY_NAMED};
 use super::{Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, passing};
 use crate::call::facts::ServerFacts;
 use crate::call::server_request::{AnswerReceiver, no_recipient, own_answer};
@@ -25,6 +21,9 @@ use crate::fields::{Fields, Raw};
 use crate::message::{self, RpcId, RpcMessage, RpcNotification, RpcRequest, RpcResponse, RpcResult};
 use crate::revision::{v2025, v2026};
 use crate::scan::JsonScan;
+use crate::upstream::inbound_queue::{Unread, WRONGLY_NAMED};
+use crate::upstream::pending_calls::{AskedByBackend, Departure, Outgoing, TAKEN_BACK};
+use crate::upstream::subscriptions::RenewableRequest;
 
 /// A subscription that ends again and again is not asked for faster than this.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
@@ -477,7 +476,7 @@ mod tests {
             exchange: None,
             only_exchange: false,
             events,
-            http: crate::upstream::address_guard::client(
+            http: crate::upstream::http::client(
                 crate::config::spec::Reach::Anywhere,
                 &bowline_env::Env::default().network,
             ),

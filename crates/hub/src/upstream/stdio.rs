@@ -16,15 +16,15 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::outgoing::Outgoing;
 use super::pending_calls::PipeKind;
 use super::pipe::{OUT_QUEUE, Pipe};
-use super::unreadable::Unread;
 use super::{DIAL_TIMEOUT, Dial, Exit, TransportEvent, passing};
 use crate::call::{Caller, Exchange};
 use crate::config::spec::Reach;
-use crate::lines::{InputLine, Lines};
 use crate::message::BYTES_MAX;
+use crate::scan::{InputLine, Lines};
+use crate::upstream::inbound_queue::Unread;
+use crate::upstream::pending_calls::Outgoing;
 
 /// How long a program may take to leave after its stdin was closed.
 const ASKED_PATIENCE: Duration = Duration::from_millis(200);

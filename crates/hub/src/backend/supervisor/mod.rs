@@ -18,13 +18,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::dispatcher::{Dispatcher, SupervisorAction};
-use super::observer::Observer;
 use super::{Backend, BackendCommand, BackendEvent, Lists, RememberedServer, Snapshot};
+use crate::backend::Observer;
 use crate::call::{BackendCall, CallEnding, Exchange, Inbound};
 use crate::catalogue::{Catalogue, FetchedList, ListKind};
-use crate::config::key::BackendKey;
-use crate::config::secrets::Secrets;
 use crate::config::spec::{Reach, ServerSpec};
+use crate::config::{BackendKey, Secrets};
 use crate::fields::{Fields, Raw, empty};
 use crate::message;
 use crate::upstream::{self, Dial, Exit, LimitHit, Renewals, Transport, TransportEvent};

@@ -20,7 +20,7 @@ use crate::sse::{SseItem, SseParser};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::{BackendSession, HttpSession};
 use crate::upstream::http::said;
-use crate::upstream::unreadable::Unread;
+use crate::upstream::inbound_queue::Unread;
 
 /// How a held stream is asked for, again and again.
 struct Opening<'a> {

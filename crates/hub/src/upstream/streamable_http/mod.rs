@@ -1,10 +1,10 @@
-//! Streamable HTTP: each call is a POST; backends with sessions have one for each client.
+//! Streamable HTTP: each call is a POST; backends with sessions have one for each client. One that knows no sessions is asked by all
+//! clients together.
 
 pub(crate) mod doubt;
 pub(crate) mod held_streams;
 mod request;
 pub(crate) mod response;
-pub(crate) mod sessionless;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,18 +18,18 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
 
-use self::request::PostError;
-use self::response::ResponseOutcome;
-use super::backend_session::{BackendSession, BackendSessions, HttpSession};
-use super::cancellation::AskedByBackend;
-use super::http::{SESSION, prepare, retry_after, said, session_headers, status_of};
-use super::subscriptions::Subscriptions;
-use super::{Dial, PROBE_TIMEOUT, passing};
 use crate::call::facts::ServerFacts;
 use crate::call::{BackendCall, CallEnding, Caller, Exchange};
 use crate::fields::{Fields, Raw};
 use crate::message::{self, RpcId};
 use crate::revision::{v2025, v2026};
+use crate::upstream::backend_session::{BackendSession, BackendSessions, HttpSession};
+use crate::upstream::http::{SESSION, prepare, retry_after, said, session_headers, status_of};
+use crate::upstream::pending_calls::AskedByBackend;
+use crate::upstream::streamable_http::request::PostError;
+use crate::upstream::streamable_http::response::ResponseOutcome;
+use crate::upstream::subscriptions::{Subscriptions, UNSUBSCRIBE};
+use crate::upstream::{Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, passing};
 
 /// How long a client's session may take to begin. Its calls wait for it.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -327,5 +327,45 @@ impl HttpTransport {
 impl fmt::Debug for HttpTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HttpTransport({} sessions)", self.lanes.len())
+    }
+}
+
+impl HttpTransport {
+    /// A call in a session, which may concern others than its caller.
+    pub(super) async fn call_shared(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
+        if self.sessionless().await.is_none() {
+            return self.call_in_session(call).await;
+        }
+        let Some(mut turn) = self.subscriptions.turn(call).await else {
+            return CallEnding::answered(Ok(crate::fields::empty()));
+        };
+        // Each request is a connection of its own, so the order in which they arrive is not defined.
+        turn.sent();
+        turn.ended(self.call_in_session(call).await)
+    }
+
+    /// A client has left: what only it had subscribed to is ended.
+    pub(super) async fn end_unwanted(self: &Arc<Self>) {
+        let Some(session) = self.sessionless().await else { return };
+        let (unwanted, _order) = self.subscriptions.unwanted().await;
+        for params in unwanted {
+            self.ask(&session, UNSUBSCRIBE, Some(&params)).await;
+        }
+    }
+
+    /// Sends a request whose answer is not awaited.
+    pub(super) async fn ask(self: &Arc<Self>, session: &Arc<HttpSession>, method: &str, params: Option<&Raw>) {
+        let id = self.own_id();
+        let body = message::request(&id, method, params);
+        let asked = async {
+            if let Ok(response) = self.post(&body, &[], Some(session)).await {
+                response::read_response(response, &id, None, self, Some(session)).await;
+            }
+        };
+        let _ = tokio::time::timeout(RENEWAL_TIMEOUT, asked).await;
+    }
+
+    async fn sessionless(&self) -> Option<Arc<HttpSession>> {
+        self.shared.session.lock().await.clone().filter(|session| session.id.is_none())
     }
 }

@@ -15,9 +15,9 @@ use crate::scan::JsonScan;
 use crate::sse::{SseItem, SseParser};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::HttpSession;
-use crate::upstream::cancellation::TAKEN_BACK;
 use crate::upstream::http::{BodyError, body, said, tell};
-use crate::upstream::unreadable::{Unread, WRONGLY_NAMED};
+use crate::upstream::inbound_queue::{Unread, WRONGLY_NAMED};
+use crate::upstream::pending_calls::TAKEN_BACK;
 
 /// What reading a response came to.
 pub(super) enum ResponseOutcome {

@@ -2,28 +2,28 @@
 //! sessions is one session, and does not say whose its questions are. Which process serves whom, and what the end of one means,
 //! `core::process_pool` decides.
 
+mod start;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline_core::backend::DialError;
-use bowline_core::process_pool::{DOUBT, PoolClient, ProcessEnd, ProcessPool, SlotChoice, SlotId, UNKEPT};
+use bowline_core::process_pool::{DOUBT, PoolClient, ProcessPool, SlotChoice, SlotId};
 use bowline_env::clock;
 use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use super::pipe::Pipe;
-use super::renewals::{RenewableRequest, is_subscription};
-use super::stdio::{self, ProcessClients, Program, ProgramEnd, ProgramExit, StartError};
-use super::{Dial, TransportEvent};
-use crate::call::facts::ServerFacts;
-use crate::call::log_level::{LOG_LEVELS, is_log_level};
-use crate::call::{BackendCall, CallEnding, Caller, Exchange, Inbound, SHARED_LANE, capabilities};
-use crate::catalogue::ListKind;
+use crate::call::facts::{self, LOG_LEVELS, ServerFacts, is_log_level};
+use crate::call::{BackendCall, CallEnding, Caller, Exchange, SHARED_LANE};
 use crate::fields::{Fields, Raw, empty};
 use crate::message;
+use crate::upstream::pipe::Pipe;
+use crate::upstream::stdio::{self, ProcessClients, Program, ProgramExit, StartError};
+use crate::upstream::subscriptions::{RenewableRequest, is_subscription};
+use crate::upstream::{Dial, TransportEvent};
 
 const CLOSED: &str = "the connection is closed";
 const SET_LEVEL: &str = "logging/setLevel";
@@ -193,7 +193,7 @@ impl ProgramTransport {
         let (name, owner) = (caller.lane.clone(), caller.owner.clone());
         Some(match &caller.inbox {
             Some(_) => PoolClient::Client { name, owner },
-            None if capabilities::can_answer_anything(&caller.client.capabilities) => PoolClient::Alone { owner },
+            None if facts::can_answer_anything(&caller.client.capabilities) => PoolClient::Alone { owner },
             None => PoolClient::Mute { owner },
         })
     }
@@ -376,229 +376,6 @@ impl ProgramTransport {
         })
     }
 
-    /// The first process; it is started again if it has ended.
-    fn begin_first<'a>(
-        self: &'a Arc<Self>,
-        seat: SlotId,
-        chair: &'a PooledProcess,
-    ) -> BoxFuture<'a, Result<Arc<Pipe>, NoPipe>> {
-        let wait = self.lock().seats.first_due().saturating_duration_since(clock::now());
-        Box::pin(async move {
-            if chair.pipe.get().is_none() && wait > REST_PATIENCE {
-                return Err(NoPipe::Rests(wait));
-            }
-            let start = async {
-                tokio::time::sleep(wait).await;
-                self.start_first(seat, chair).await
-            };
-            self.once(chair, Box::pin(start)).await
-        })
-    }
-
-    /// What one of the calls that want a process starts, all of them have.
-    async fn once(
-        &self,
-        chair: &PooledProcess,
-        start: BoxFuture<'_, Result<Arc<Pipe>, NoPipe>>,
-    ) -> Result<Arc<Pipe>, NoPipe> {
-        let started = async {
-            if chair.closed.is_cancelled() {
-                return Err(NoPipe::Gone);
-            }
-            start.await
-        };
-        let pipe = chair.closed.run_until_cancelled(chair.pipe.get_or_try_init(|| started)).await;
-        pipe.unwrap_or(Err(NoPipe::Gone)).cloned()
-    }
-
-    /// Starts a process in place of the first, which has ended.
-    async fn start_first(self: &Arc<Self>, seat: SlotId, chair: &PooledProcess) -> Result<Arc<Pipe>, NoPipe> {
-        let closed = chair.closed.child_token();
-        let guard = closed.clone().drop_guard();
-        let exchange = Some(self.facts.exchange);
-        let (pipe, end) = match stdio::start(&self.program, &self.dial, &chair.clients, exchange, closed).await {
-            Ok(started) => started,
-            Err(error) => return Err(self.not_started(seat, error)),
-        };
-        if !pipe.facts().is_same_server(&self.facts) {
-            self.server_lost("the program is another one now".into(), None);
-            return Err(NoPipe::Gone);
-        }
-        pipe.renew(renewed_at_first(&self.dial, &self.facts)).await;
-        guard.disarm();
-        self.lock().seats.handle_started(seat, clock::now());
-        self.watch(seat, end);
-        // It may offer something else than before. Clients are notified only of a real difference.
-        let (server, method) = (self.dial.name.clone(), ListKind::Tools.changed().to_owned());
-        let changed = TransportEvent::Inbound(Inbound::Notification { server, method, params: None });
-        let _ = self.dial.events.send((self.dial.generation, changed)).await;
-        Ok(pipe)
-    }
-
-    /// Starts a process besides the first: for one client, or for visitors.
-    async fn start_further(self: &Arc<Self>, seat: SlotId, chair: &PooledProcess) -> Result<Arc<Pipe>, NoPipe> {
-        let closed = chair.closed.child_token();
-        // The caller may leave before the process has a client.
-        let guard = closed.clone().drop_guard();
-        let exchange = Some(Exchange::Session);
-        let (pipe, end) = match stdio::start(&self.program, &self.dial, &chair.clients, exchange, closed).await {
-            Ok(started) => started,
-            Err(_) if chair.closed.is_cancelled() => return Err(NoPipe::Gone),
-            Err(error) => return Err(self.not_started(seat, error)),
-        };
-        let client = chair.clients.client();
-        if let Some(client) = client {
-            pipe.renew(self.kept_by(client, |_| true)).await;
-            self.set_apart(&client.lane, true);
-            // A client may have released it before this is known; that release counts.
-            if chair.closed.is_cancelled() {
-                self.set_apart(&client.lane, false);
-                return Err(NoPipe::Gone);
-            }
-        }
-        guard.disarm();
-        self.lock().seats.handle_started(seat, clock::now());
-        self.watch(seat, end);
-        if client.is_none() {
-            tokio::spawn(sweep(Arc::downgrade(self), chair.closed.clone()));
-        } else if let Some(first) = self.lock().first().and_then(|(_, first)| first.running()) {
-            // What the client had subscribed to is its own process's now.
-            tokio::spawn(async move { first.end_unwanted().await });
-        }
-        Ok(pipe)
-    }
-
-    fn watch(self: &Arc<Self>, seat: SlotId, end: ProgramEnd) {
-        let transport = self.clone();
-        tokio::spawn(async move {
-            if let Ok(exit) = end.await {
-                transport.ended(seat, Some(exit));
-            }
-        });
-    }
-
-    fn kept_by(&self, caller: &Caller, wanted: impl Fn(&RenewableRequest) -> bool) -> Vec<RenewableRequest> {
-        self.dial.renewals.of(&caller.lane).into_iter().filter(|one| wanted(one)).collect()
-    }
-
-    /// A process cannot be started. If it is not the first, perhaps the program can run only once.
-    fn not_started(self: &Arc<Self>, seat: SlotId, error: StartError) -> NoPipe {
-        let refused = matches!(error, StartError::Refused(_));
-        let (DialError::Passing { reason, .. } | DialError::Fatal { reason }) = error.into_dial_error();
-        let why = self.dial.secrets.hide(reason);
-        let (end, chair) = {
-            let (mut room, now) = (self.lock(), clock::now());
-            let is_first = seat == room.seats.first();
-            let end = if refused { room.seats.handle_refused(seat, now) } else { room.seats.handle_failed(seat, now) };
-            if is_first {
-                room.why_not.clone_from(&why);
-            }
-            (end, room.chairs.remove(&seat))
-        };
-        let server = &self.dial.name;
-        match end {
-            ProcessEnd::NotFirst => {
-                tracing::warn!(%server, %why, "a further process cannot be had, so a client shares the first");
-            }
-            ProcessEnd::Replaced { .. } => tracing::warn!(%server, %why, "the first process cannot be started again"),
-            ProcessEnd::Known | ProcessEnd::ServerLost => {}
-        }
-        self.settle(end, ProgramExit { how: why, exit: None });
-        if let Some(chair) = chair {
-            self.let_go(&chair);
-        }
-        NoPipe::Gone
-    }
-
-    /// A process has ended by itself, and in this way if that is known.
-    fn ended(self: &Arc<Self>, seat: SlotId, exit: Option<ProgramExit>) {
-        let exit = exit.unwrap_or_else(|| ProgramExit { how: "the program ended".into(), exit: None });
-        let (end, chair, keeper) = {
-            let mut room = self.lock();
-            let keeper = room.seats.keeper(seat).filter(|_| room.crowded_until.is_none()).cloned();
-            (room.seats.handle_ended(seat, clock::now()), room.chairs.remove(&seat), keeper)
-        };
-        if let ProcessEnd::Replaced { .. } = end {
-            self.lock().why_not.clone_from(&exit.how);
-            let exited = TransportEvent::Exited { client: keeper, exit: exit.exit };
-            let (events, generation) = (self.dial.events.clone(), self.dial.generation);
-            tokio::spawn(async move { events.send((generation, exited)).await });
-        }
-        self.settle(end, exit);
-        if let Some(chair) = chair {
-            self.take_back(chair);
-        }
-    }
-
-    /// Does what the end of a process asks for.
-    fn settle(self: &Arc<Self>, end: ProcessEnd, exit: ProgramExit) {
-        match end {
-            ProcessEnd::Known | ProcessEnd::NotFirst => {}
-            ProcessEnd::ServerLost => self.server_lost(exit.how, exit.exit),
-            ProcessEnd::Replaced { first, due } => {
-                let chair = PooledProcess::new(ProcessClients::AllClients, self.closed.child_token());
-                {
-                    let mut room = self.lock();
-                    room.crowded_until = None;
-                    room.chairs.insert(first, chair.clone());
-                }
-                let transport = self.clone();
-                tokio::spawn(async move {
-                    let waited = chair.closed.run_until_cancelled(tokio::time::sleep_until(due.into())).await;
-                    if waited.is_some() {
-                        let _ = transport.begin_first(first, &chair).await;
-                    }
-                });
-            }
-        }
-    }
-
-    /// No process is left, or it is another server's.
-    fn server_lost(&self, reason: String, exit: Option<super::Exit>) {
-        let known = {
-            let _one_at_a_time = self.lock();
-            let known = self.closed.is_cancelled();
-            self.closed.cancel();
-            known
-        };
-        if !known {
-            let (events, generation) = (self.dial.events.clone(), self.dial.generation);
-            tokio::spawn(async move { events.send((generation, TransportEvent::Lost { reason, exit })).await });
-        }
-    }
-
-    /// The last process besides the first is gone, on our side; if the first does not run, none does.
-    fn check_lost(&self) {
-        let lost = {
-            let room = self.lock();
-            room.seats.is_lost().then(|| room.why_not.clone())
-        };
-        if let Some(why) = lost {
-            self.server_lost(why, None);
-        }
-    }
-
-    /// A client has lost its process, and not left. What it waits for, the first one tells until the client calls again.
-    fn take_back(self: &Arc<Self>, chair: Arc<PooledProcess>) {
-        self.let_go(&chair);
-        let transport = self.clone();
-        tokio::spawn(async move {
-            let Some(client) = chair.client() else { return };
-            let first = transport.lock().first().and_then(|(_, first)| first.running());
-            if let Some(first) = first {
-                let kept = transport.dial.renewals.of(client).into_iter().filter(is_subscription);
-                first.renew(kept.collect()).await;
-            }
-        });
-    }
-
-    fn let_go(&self, chair: &PooledProcess) {
-        chair.closed.cancel();
-        if let Some(client) = chair.client() {
-            self.set_apart(client, false);
-        }
-    }
-
     fn set_apart(&self, client: &Arc<str>, apart: bool) {
         self.dial.renewals.set_apart(self.dial.generation, client, apart);
     }
@@ -626,20 +403,6 @@ impl PoolState {
         } else if taken == SlotChoice::Seat(first) && caller.inbox.is_some() {
             pipe.set_tenant(Some(caller));
         }
-    }
-}
-
-/// Ends processes that no client uses, for as long as this one exists.
-async fn sweep(transport: std::sync::Weak<ProgramTransport>, closed: CancellationToken) {
-    while closed.run_until_cancelled(tokio::time::sleep(UNKEPT)).await.is_some() {
-        let Some(transport) = transport.upgrade() else { return };
-        let over: Vec<Arc<PooledProcess>> = {
-            let mut room = transport.lock();
-            let over = room.seats.sweep(clock::now());
-            over.iter().filter_map(|seat| room.chairs.remove(seat)).collect()
-        };
-        over.iter().for_each(|chair| transport.let_go(chair));
-        transport.check_lost();
     }
 }
 
