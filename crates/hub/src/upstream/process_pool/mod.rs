@@ -29,6 +29,8 @@ const CLOSED: &str = "the connection is closed";
 const SET_LEVEL: &str = "logging/setLevel";
 /// How often a call is tried whose process is gone before it has the call.
 const TRIES: usize = 5;
+/// How long how a process ended is waited for. One that only reads no more may never end by itself.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 /// For so long a call waits for the first process, if that rests before it is started again.
 const REST_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -164,13 +166,12 @@ impl ProgramTransport {
         CallEnding::failed(&format!("the program ends again and again: {why}"))
     }
 
-    /// A process has ended under a call that it did not get. If it is the first, what its end means is known when it is known
-    /// how it ended.
+    /// A process did not take a call, so it is let go. How it ended is known in a moment if it has, and is told of the first.
     async fn replaced(self: &Arc<Self>, chair: &PooledProcess, seat: SlotId) {
-        match chair.is_first() {
-            true => chair.closed.cancelled().await,
-            false => self.ended(seat, None),
+        if chair.is_first() {
+            let _ = tokio::time::timeout(END_PATIENCE, chair.closed.cancelled()).await;
         }
+        self.ended(seat, None);
     }
 
     fn rests(&self, wait: Duration) -> CallEnding {
@@ -233,7 +234,7 @@ impl ProgramTransport {
             };
             match begun {
                 Ok(pipe) => match pipe.call(call).await {
-                    CallEnding::NotExecuted(_) if !self.closed.is_cancelled() => chair.closed.cancelled().await,
+                    CallEnding::NotExecuted(_) if !self.closed.is_cancelled() => self.replaced(&chair, seat).await,
                     ending => return ending,
                 },
                 Err(NoPipe::Gone) if self.closed.is_cancelled() => break,

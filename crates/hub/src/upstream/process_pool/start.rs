@@ -9,7 +9,7 @@ use bowline_env::clock;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::{NoPipe, PooledProcess, ProgramTransport, REST_PATIENCE, renewed_at_first};
+use super::{NoPipe, PoolState, PooledProcess, ProgramTransport, REST_PATIENCE, renewed_at_first};
 use crate::call::{Caller, Exchange, Inbound};
 use crate::catalogue::ListKind;
 use crate::upstream::pipe::Pipe;
@@ -73,7 +73,7 @@ impl ProgramTransport {
         // It may offer something else than before. Clients are notified only of a real difference.
         let (server, method) = (self.dial.name.clone(), ListKind::Tools.changed().to_owned());
         let changed = TransportEvent::Inbound(Inbound::Notification { server, method, params: None });
-        let _ = self.dial.events.send((self.dial.generation, changed)).await;
+        self.tell(changed);
         Ok(pipe)
     }
 
@@ -139,6 +139,7 @@ impl ProgramTransport {
             if is_first {
                 room.why_not.clone_from(&why);
             }
+            room.replace_first(end, &self.closed);
             (end, room.chairs.remove(&seat))
         };
         let server = &self.dial.name;
@@ -160,15 +161,18 @@ impl ProgramTransport {
     pub(super) fn ended(self: &Arc<Self>, seat: SlotId, exit: Option<ProgramExit>) {
         let exit = exit.unwrap_or_else(|| ProgramExit { how: "the program ended".into(), exit: None });
         let (end, chair, keeper) = {
-            let mut room = self.lock();
-            let keeper = room.seats.keeper(seat).filter(|_| room.crowded_until.is_none()).cloned();
-            (room.seats.handle_ended(seat, clock::now()), room.chairs.remove(&seat), keeper)
+            let (mut room, now) = (self.lock(), clock::now());
+            let crowded = room.crowded_until.is_some_and(|until| until > now);
+            let keeper = room.seats.keeper(seat).filter(|_| !crowded).cloned();
+            let end = room.seats.handle_ended(seat, now);
+            room.replace_first(end, &self.closed);
+            if let ProcessEnd::Replaced { .. } = end {
+                room.why_not.clone_from(&exit.how);
+            }
+            (end, room.chairs.remove(&seat), keeper)
         };
         if let ProcessEnd::Replaced { .. } = end {
-            self.lock().why_not.clone_from(&exit.how);
-            let exited = TransportEvent::Exited { client: keeper, exit: exit.exit };
-            let (events, generation) = (self.dial.events.clone(), self.dial.generation);
-            tokio::spawn(async move { events.send((generation, exited)).await });
+            self.tell(TransportEvent::Exited { client: keeper, exit: exit.exit });
         }
         self.settle(end, exit);
         if let Some(chair) = chair {
@@ -182,12 +186,7 @@ impl ProgramTransport {
             ProcessEnd::Known | ProcessEnd::NotFirst => {}
             ProcessEnd::ServerLost => self.server_lost(exit.how, exit.exit),
             ProcessEnd::Replaced { first, due } => {
-                let chair = PooledProcess::new(ProcessClients::AllClients, self.closed.child_token());
-                {
-                    let mut room = self.lock();
-                    room.crowded_until = None;
-                    room.chairs.insert(first, chair.clone());
-                }
+                let Some(chair) = self.lock().chairs.get(&first).cloned() else { return };
                 let transport = self.clone();
                 tokio::spawn(async move {
                     let waited = chair.closed.run_until_cancelled(tokio::time::sleep_until(due.into())).await;
@@ -208,9 +207,14 @@ impl ProgramTransport {
             known
         };
         if !known {
-            let (events, generation) = (self.dial.events.clone(), self.dial.generation);
-            tokio::spawn(async move { events.send((generation, TransportEvent::Lost { reason, exit })).await });
+            self.tell(TransportEvent::Lost { reason, exit });
         }
+    }
+
+    /// Tells the supervisor without waiting: a caller that leaves must not leave a process half begun.
+    fn tell(&self, event: TransportEvent) {
+        let (events, generation) = (self.dial.events.clone(), self.dial.generation);
+        tokio::spawn(async move { events.send((generation, event)).await });
     }
 
     /// The last process besides the first is gone, on our side; if the first does not run, none does.
@@ -242,6 +246,16 @@ impl ProgramTransport {
         chair.closed.cancel();
         if let Some(client) = chair.client() {
             self.set_apart(client, false);
+        }
+    }
+}
+
+impl PoolState {
+    /// The place of a first process that takes over is there from the moment on in which the old one is gone.
+    fn replace_first(&mut self, end: ProcessEnd, server: &CancellationToken) {
+        if let ProcessEnd::Replaced { first, .. } = end {
+            self.chairs.insert(first, PooledProcess::new(ProcessClients::AllClients, server.child_token()));
+            self.crowded_until = None;
         }
     }
 }
