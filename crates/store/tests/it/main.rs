@@ -11,6 +11,7 @@
 
 mod common;
 mod contract;
+mod crash_states;
 mod disk_damage;
 mod disk_faults;
 mod disk_kill;
