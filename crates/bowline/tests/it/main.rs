@@ -57,3 +57,4 @@ mod tidy;
 mod tls;
 mod trimmed;
 mod types;
+mod websocket;
