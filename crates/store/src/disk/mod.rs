@@ -22,6 +22,8 @@ mod open;
 mod read;
 mod recency;
 mod recover;
+#[doc(hidden)]
+pub mod reseal;
 mod segment;
 mod segment_writer;
 mod shared;

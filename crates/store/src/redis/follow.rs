@@ -105,7 +105,7 @@ impl RedisStore {
     }
 }
 
-fn read_extent(parts: &mut impl Iterator<Item = Value>) -> Result<Extent, StoreError> {
+pub fn read_extent(parts: &mut impl Iterator<Item = Value>) -> Result<Extent, StoreError> {
     let epoch = parts.next().and_then(text).as_deref().and_then(Epoch::parse).ok_or_else(strange)?;
     let mut seq = || parts.next().and_then(number).and_then(Seq::new).ok_or_else(strange);
     Ok(Extent { epoch, epoch_first: seq()?, first: seq()?, next: seq()? })

@@ -237,7 +237,7 @@ impl RedisListener {
 }
 
 /// What the fields `e`, `f` and `n` of a head say.
-fn read_news(answer: &Value) -> Option<News> {
+pub fn read_news(answer: &Value) -> Option<News> {
     let mut parts = list(answer.clone()).into_iter();
     let epoch = Epoch::parse(&text(parts.next()?)?)?;
     let mut seq = || parts.next().and_then(number).and_then(Seq::new);

@@ -45,6 +45,7 @@
 //! log is still what it was: `read` and `extent` are the truth, `follow` and `glance` are at least as new as the
 //! reader's last wake-up, and as anything that this node has read.
 
+mod any_reply;
 mod commit_script;
 mod follow;
 mod follower_cache;
@@ -92,6 +93,8 @@ use crate::{
     Release, StoreError, TailGuard, Trimmed, WakeSet,
 };
 
+#[doc(hidden)]
+pub use any_reply::read_any_reply;
 pub use options::{HostPort, RedisOptions, RedisUrl};
 
 /// How many commits and leases may be under way; further ones wait where they are made.

@@ -171,7 +171,7 @@ impl ServerInfo {
     }
 }
 
-fn pairs(value: Value) -> HashMap<String, String> {
+pub fn pairs(value: Value) -> HashMap<String, String> {
     match value {
         Value::Map(pairs) => pairs.into_iter().filter_map(|(key, value)| Some((text(key)?, text(value)?))).collect(),
         other => {
