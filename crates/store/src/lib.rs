@@ -90,6 +90,7 @@ pub mod follow;
 pub mod leased_log;
 pub mod memory;
 pub mod redis;
+mod sync;
 pub mod tail;
 
 use std::ops::ControlFlow;

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_protocol::{Epoch, Extent, LogId, Principal, Recorded, Seq};
 use bytes::Bytes;
 
-use crate::tail::{Tails, lock};
+use crate::sync::{Mutex, lock};
+use crate::tail::Tails;
 use crate::{
     Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Leased, LogKind, ReadLimit, Record,
     Release, Retentions, StoreError, TailGuard, Trimmed, WakeSet,

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bowline_protocol::LogId;
 use tokio::sync::Notify;
+
+use crate::sync::{Mutex, lock};
 
 /// One waiter for any number of logs: each has a token, and a token is queued at most once.
 #[derive(Debug, Default)]
@@ -121,11 +123,6 @@ impl Drop for TailGuard {
             }
         }
     }
-}
-
-/// A poisoned lock still guards sound data here: every critical section is a few infallible moves.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Condvar, Mutex, MutexGuard};
 
 use bowline_protocol::LogId;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -13,7 +12,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use super::segment::FramePlace;
 use super::shared::DiskShared;
 use super::write_group::WriteGroup;
-use crate::tail::lock;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::{Claim, Commit, Committed, Fence, Holder, Leased, Retentions, StoreError, Trimmed};
 
 /// A group grows no larger than this, so that the first in it does not wait for long.

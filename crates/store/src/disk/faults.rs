@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bowline_env::files::{Allocated, Files, Lock, Look, OsFiles, ReadableFile, WritableFile, read_start};
 
-use crate::tail::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 
 /// Disks keep or lose whole sectors.
 const SECTOR_BYTES: usize = 512;
@@ -115,7 +115,7 @@ impl FaultyFiles {
         Ok(())
     }
 
-    fn checked(&self) -> io::Result<std::sync::MutexGuard<'_, FaultPlan>> {
+    fn checked(&self) -> io::Result<MutexGuard<'_, FaultPlan>> {
         let plan = lock(&self.plan);
         if plan.cut {
             return Err(io::Error::other("the power is gone"));

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::PoisonError;
 
 use bowline_protocol::{LogId, Principal};
 
@@ -14,6 +14,7 @@ use super::frame::{FrameFlags, Meta};
 use super::log::{Applied, IndexedLog};
 use super::recency::{ListedAs, Recency};
 use super::space::Space;
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Fence, LogKind};
 
 /// Enough that a reader seldom waits; few enough that walking them all is cheap.

@@ -36,8 +36,7 @@ mod writer;
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_protocol::{Extent, LogId, Principal, Seq};
@@ -49,7 +48,8 @@ use self::data_dir::DataDir;
 use self::log::IndexedLog;
 use self::read::{FetchError, ItemPlan, ReadPlan};
 use self::shared::DiskShared;
-use crate::tail::lock;
+use crate::sync::thread::JoinHandle;
+use crate::sync::{Mutex, joined, lock};
 use crate::{
     Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Leased, LogKind, ReadLimit, Record,
     StoreError, TailGuard, Trimmed, Visit, WakeSet,
@@ -159,7 +159,7 @@ impl EventLog for DiskStore {
         let writer = lock(&self.writer).take();
         // It has answered and only lets go of the lock now. A panic there has been reported by the thread itself.
         match writer {
-            Some(Running::Thread(thread)) => drop(tokio::task::spawn_blocking(move || thread.join()).await),
+            Some(Running::Thread(thread)) => joined(thread).await,
             Some(Running::Task(task)) => drop(task.await),
             None => {}
         }

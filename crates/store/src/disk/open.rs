@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bowline_env::clock;
@@ -22,6 +22,7 @@ use super::verdict::{RecoveryVerdict, judge};
 use super::write_group::WriteGroup;
 use super::writer::Writer;
 use super::{COLD_READS_MAX, DiskStore, Running};
+use crate::sync::{Mutex, thread};
 use crate::{Fence, Retentions, StoreError};
 
 /// Larger segments would not be addressable with the offsets that the index keeps.
@@ -335,7 +336,7 @@ fn lively_runtime() -> Option<Handle> {
 fn run(writer: Writer, guard: Lock, runs: Runs) -> io::Result<Running> {
     match runs {
         Runs::OnThreads => {
-            let thread = std::thread::Builder::new().name("store-writer".into());
+            let thread = thread::Builder::new().name("store-writer".into());
             let thread = thread.spawn(move || {
                 writer.run();
                 drop(guard);
@@ -355,10 +356,10 @@ fn start_ticker(every: Duration, runs: Runs, queue: Weak<CommitQueue>) -> io::Re
     let tick = move || queue.upgrade().is_some_and(|queue| queue.command(WriterCommand::Sync).is_ok());
     match runs {
         Runs::OnThreads => {
-            let thread = std::thread::Builder::new().name("store-ticker".into());
+            let thread = thread::Builder::new().name("store-ticker".into());
             thread.spawn(move || {
                 while wanted.blocking_recv().is_some() {
-                    std::thread::sleep(every);
+                    thread::sleep(every);
                     if !tick() {
                         return;
                     }

@@ -1,13 +1,14 @@
 //! What the writer and the readers of a disk store share: the index, the waiters, and how the store is doing.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bowline_protocol::LogId;
 
 use super::data_dir::DataDir;
 use super::index::LogIndex;
-use crate::tail::{Tails, lock};
+use crate::sync::{Mutex, lock};
+use crate::tail::Tails;
 use crate::{Health, StoreError};
 
 /// More sentences than this about damage tell an operator nothing new.

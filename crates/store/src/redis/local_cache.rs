@@ -2,12 +2,11 @@
 //! here is needed to be right.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_protocol::{LogId, Principal};
 
-use crate::tail::lock;
+use crate::sync::{Mutex, lock};
 use crate::{Fence, LogKind};
 
 /// More than this is forgotten, all at once; finding out again costs one round trip for each.

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bowline_env::{clock, entropy, net, tls};
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::options::{HostPort, RedisOptions};
 use super::reply::{Refused, list, server_error, text};
 use super::script::{Hashes, Script};
-use crate::tail::lock;
+use crate::sync::{Mutex, lock};
 
 /// Longest wait between two attempts to dial.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_env::clock;
@@ -19,7 +19,7 @@ use super::reply::{Refused, list, number, text};
 use super::server::{Server, ServerConnection, ServerHosts, rest};
 use super::write_queue::WriteQueue;
 use crate::StoreError;
-use crate::tail::lock;
+use crate::sync::{Mutex, lock};
 
 /// So many commands are sent in one piece when many are asked at once.
 const CHUNK: usize = 256;

@@ -9,12 +9,12 @@ mod news;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bowline_protocol::{Extent, LogId, Recorded, Seq};
 use tokio::sync::watch;
 
-use crate::tail::lock;
+use crate::sync::{Mutex, lock};
 use crate::{Batch, Commit, Committed, ReadLimit, StoreError};
 
 pub use news::{Expected, News};
