@@ -12,6 +12,7 @@ pub(crate) use std::{
 };
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 /// A poisoned lock still guards sound data here: every critical section is a few infallible moves.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -24,4 +25,25 @@ pub(crate) async fn joined(thread: thread::JoinHandle<()>) {
     let _ = tokio::task::spawn_blocking(move || thread.join()).await;
     #[cfg(feature = "shuttle")]
     let _ = thread.join();
+}
+
+/// Waits for a wake-up, for so long at most; none if the lock is poisoned. Shuttle knows no time, so there the time is over at once.
+pub(crate) fn wait_for<'a, T>(
+    woken: &Condvar,
+    mutex: &'a Mutex<T>,
+    guard: MutexGuard<'a, T>,
+    time: Duration,
+) -> Option<MutexGuard<'a, T>> {
+    #[cfg(not(feature = "shuttle"))]
+    {
+        let _ = mutex;
+        woken.wait_timeout(guard, time).ok().map(|(guard, _)| guard)
+    }
+    #[cfg(feature = "shuttle")]
+    {
+        let _ = (woken, time);
+        drop(guard);
+        thread::yield_now();
+        mutex.lock().ok()
+    }
 }

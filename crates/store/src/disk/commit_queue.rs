@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::time::Duration;
 
 use bowline_protocol::LogId;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -12,7 +13,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use super::segment::FramePlace;
 use super::shared::DiskShared;
 use super::write_group::WriteGroup;
-use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_for};
 use crate::{Claim, Commit, Committed, Fence, Holder, Leased, Retentions, StoreError, Trimmed};
 
 /// A group grows no larger than this, so that the first in it does not wait for long.
@@ -84,6 +85,8 @@ struct QueueState {
     intake: Intake,
     /// The writer sleeps, and must be woken.
     idle: bool,
+    /// The writer waits for more of the same; only a command wakes it.
+    resting: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,14 +107,24 @@ impl CommitQueue {
             held: true,
             intake: Intake::Open,
             idle: false,
+            resting: false,
         };
         let (room, woken, notify) = (Semaphore::new(REQUESTS_MAX), Condvar::new(), Notify::new());
         CommitQueue { state: Mutex::new(state), retention, room, woken, notify }
     }
 
-    pub async fn commit(&self, commit: Commit, shared: &DiskShared) -> Result<Committed, StoreError> {
+    /// Numbers and encodes a commit, and waits until it is written. If the writer sleeps, `write` may write in its place, and says
+    /// whether it did.
+    pub async fn commit(
+        &self,
+        commit: Commit,
+        shared: &DiskShared,
+        write: impl FnOnce() -> bool,
+    ) -> Result<Committed, StoreError> {
         WriteGroup::check(&commit)?;
-        self.ask(shared, |answer| QueuedRequest::Commit(Box::new(commit), answer)).await
+        let (answer, answered) = oneshot::channel();
+        self.ask_with(QueuedRequest::Commit(Box::new(commit), answer), shared, write).await?;
+        answered.await.map_err(|_| StoreError::Closed)?
     }
 
     /// Puts down a request, numbered and encoded if that can be done now, and waits for the answer.
@@ -121,22 +134,36 @@ impl CommitQueue {
         request: impl FnOnce(CommitReply<T>) -> QueuedRequest,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let request = request(answer);
-        // The row in which they wait for room is the order in which they came.
-        self.room.acquire().await.map_err(|_| StoreError::Closed)?.forget();
-        self.put(request, shared)?;
+        self.ask_with(request(answer), shared, || false).await?;
         answered.await.map_err(|_| StoreError::Closed)?
     }
 
-    fn put(&self, request: QueuedRequest, shared: &DiskShared) -> Result<(), StoreError> {
+    async fn ask_with(
+        &self,
+        request: QueuedRequest,
+        shared: &DiskShared,
+        write: impl FnOnce() -> bool,
+    ) -> Result<(), StoreError> {
+        // The row in which they wait for room is the order in which they came.
+        self.room.acquire().await.map_err(|_| StoreError::Closed)?.forget();
         let mut state = self.open_state()?;
         if state.held || state.is_full() || !state.deferred.is_empty() {
             state.deferred.push_back(request);
         } else {
             state.encode(request, shared, &self.retention);
         }
-        self.wake(state);
+        let idle = std::mem::take(&mut state.idle);
+        drop(state);
+        if idle && !(write() && self.is_settled()) {
+            self.woken.notify_one();
+            self.notify.notify_one();
+        }
         Ok(())
+    }
+
+    /// Whether there is nothing to do for the writer, which sleeps on and has to be woken by the next.
+    fn is_settled(&self) -> bool {
+        self.look() == WriterWork::Nothing
     }
 
     /// Leaves word for the writer. A request to close is the last that is taken in.
@@ -146,6 +173,7 @@ impl CommitQueue {
             state.intake = Intake::Closed;
         }
         state.commands.push_back(command);
+        state.idle |= state.resting;
         self.wake(state);
         Ok(())
     }
@@ -154,6 +182,7 @@ impl CommitQueue {
     pub fn shut(&self) {
         if let Ok(mut state) = self.open_state() {
             state.intake = Intake::Closed;
+            state.idle |= state.resting;
             self.wake(state);
         }
     }
@@ -165,6 +194,8 @@ impl CommitQueue {
         (state.waiting, state.deferred, state.commands) = Default::default();
         drop(state);
         self.room.close();
+        // It may be a caller that gives up, while the writer sleeps.
+        self.woken.notify_one();
     }
 
     /// Whether there is something to do. If not, the writer is woken when there is.
@@ -182,6 +213,28 @@ impl CommitQueue {
                     Err(_) => return WriterWork::Over,
                 },
                 work => return work,
+            }
+        }
+    }
+
+    /// How much is encoded for the next group.
+    pub fn bytes(&self) -> usize {
+        self.state().map_or(0, |state| state.group.buffer.len())
+    }
+
+    /// How many wait for the next group.
+    pub fn waiting(&self) -> usize {
+        self.state().map_or(0, |state| state.waiting.len())
+    }
+
+    /// Sleeps for so long, or until a command is left.
+    pub fn rest(&self, time: Duration) {
+        let Ok(mut state) = self.state() else { return };
+        if state.commands.is_empty() {
+            state.resting = true;
+            // Whether it was woken or the time is over makes no difference.
+            if let Some(mut state) = wait_for(&self.woken, &self.state, state, time) {
+                state.resting = false;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Where everything is: all logs, in shards, so that readers of one log seldom meet the writer of another.
 //!
-//! Only the writer thread changes the index, by applying frames to it in the order in which they lie on disk.
+//! Only the writer changes the index, by applying frames to it in the order in which they lie on disk.
 //! Recovery applies the same frames in the same order, and so arrives at the same index.
 
 use std::collections::HashMap;

@@ -244,18 +244,27 @@ impl IndexedLog {
         place: FramePlace,
         space: &mut Space,
     ) {
-        if let Some(old) = self.items.remove(key) {
-            space.sub_live(old.place.segment, item_weight(key, old.len));
-        }
-        let Some((at, len)) = span else { return };
+        let Some((at, len)) = span else {
+            if let Some(old) = self.items.remove(key) {
+                space.sub_live(old.place.segment, item_weight(key, old.len));
+            }
+            return;
+        };
         let value = match body.map(|body| body.get(at..at + len)) {
             Some(Some(bytes)) if len <= INLINE_BYTES_MAX => ItemValue::Inline(Bytes::copy_from_slice(bytes)),
             Some(Some(_)) => ItemValue::OnDisk,
             Some(None) | None => ItemValue::Damaged,
         };
         space.add_live(place.segment, item_weight(key, len as u32));
-        let (at, len) = (at as u32, len as u32);
-        self.items.insert(key.into(), Box::new(ItemSlot { place, at, len, value }));
+        let slot = ItemSlot { place, at: at as u32, len: len as u32, value };
+        match self.items.get_mut(key) {
+            // The same few keys are written with every commit of a busy log.
+            Some(kept) => {
+                let old = std::mem::replace(&mut **kept, slot);
+                space.sub_live(old.place.segment, item_weight(key, old.len));
+            }
+            None => drop(self.items.insert(key.into(), Box::new(slot))),
+        }
     }
 
     /// Lets go of events before `first`.

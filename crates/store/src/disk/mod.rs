@@ -19,6 +19,7 @@ mod index;
 mod log;
 mod log_head;
 mod open;
+mod pace;
 mod read;
 mod recency;
 mod recover;
@@ -36,7 +37,7 @@ mod writer;
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use bowline_protocol::{Extent, LogId, Principal, Seq};
@@ -48,6 +49,7 @@ use self::data_dir::DataDir;
 use self::log::IndexedLog;
 use self::read::{FetchError, ItemPlan, ReadPlan};
 use self::shared::DiskShared;
+use self::writer::Writer;
 use crate::sync::thread::JoinHandle;
 use crate::sync::{Mutex, joined, lock};
 use crate::{
@@ -71,6 +73,8 @@ pub struct DiskStore {
     queue: Arc<CommitQueue>,
     runs: Runs,
     writer: Mutex<Option<Running>>,
+    /// The writer, for callers that write in its place; none if each group is synced.
+    direct: Weak<Mutex<Writer>>,
     cold_reads: Arc<Semaphore>,
 }
 
@@ -86,6 +90,12 @@ impl DiskStore {
         let (answer, answered) = oneshot::channel();
         self.queue.command(command(answer))?;
         answered.await.map_err(|_| StoreError::Closed)
+    }
+
+    /// Writes what is queued, if that takes no sync and the writer does nothing else.
+    fn write_here(&self) -> bool {
+        let Some(writer) = self.direct.upgrade() else { return false };
+        writer.try_lock().is_ok_and(|mut writer| writer.write_here())
     }
 
     fn look<T>(&self, log: &LogId, look: impl FnOnce(&IndexedLog) -> T) -> Result<Option<T>, StoreError> {
@@ -134,7 +144,7 @@ impl DiskStore {
 #[async_trait]
 impl EventLog for DiskStore {
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
-        self.queue.commit(commit, &self.shared).await
+        self.queue.commit(commit, &self.shared, || self.write_here()).await
     }
 
     async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::commit_queue::{CommitQueue, WriterCommand};
 use super::data_dir::DataDir;
+use super::pace::Pace;
 use super::recover::{LastRun, RecoverError, Recovered, recover};
 use super::segment::segment_path;
 use super::segment_writer::SegmentWriter;
@@ -166,10 +167,11 @@ impl DiskStore {
         }
         writer.release();
         let (shared, queue) = (writer.shared.clone(), writer.queue.clone());
-        let running = run(writer, guard, options.runs).map_err(failed)?;
+        let (running, direct) = run(writer, guard, options.runs).map_err(failed)?;
         report.elapsed = clock::since(started);
         let cold_reads = Arc::new(Semaphore::new(COLD_READS_MAX));
-        let store = DiskStore { shared, queue, runs: options.runs, writer: Mutex::new(Some(running)), cold_reads };
+        let (runs, writer) = (options.runs, Mutex::new(Some(running)));
+        let store = DiskStore { shared, queue, runs, writer, direct, cold_reads };
         Ok((store, report))
     }
 }
@@ -235,6 +237,7 @@ fn begin(options: &DiskOptions, dir: &DataDir, past: &State, found: Recovered) -
         space: found.space,
         runtime: lively_runtime().filter(|_| options.runs == Runs::OnThreads),
         hot: TailCache::new(options.hot_bytes),
+        pace: Pace::default(),
         state,
         witness: None,
         ticks: None,
@@ -333,20 +336,27 @@ fn lively_runtime() -> Option<Handle> {
     Handle::try_current().ok().filter(|runtime| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread)
 }
 
-fn run(writer: Writer, guard: Lock, runs: Runs) -> io::Result<Running> {
+/// Sets the writer going. A writer without a sync can be reached by callers that write in its place.
+fn run(writer: Writer, guard: Lock, runs: Runs) -> io::Result<(Running, Weak<Mutex<Writer>>)> {
     match runs {
         Runs::OnThreads => {
+            let (queue, is_direct) = (writer.queue.clone(), writer.ticks.is_some());
+            let writer = Arc::new(Mutex::new(writer));
+            let direct = if is_direct { Arc::downgrade(&writer) } else { Weak::new() };
             let thread = thread::Builder::new().name("store-writer".into());
             let thread = thread.spawn(move || {
-                writer.run();
-                drop(guard);
+                Writer::run(&writer, &queue);
+                drop((writer, guard));
             })?;
-            Ok(Running::Thread(thread))
+            Ok((Running::Thread(thread), direct))
         }
-        Runs::OnRuntime => Ok(Running::Task(tokio::spawn(async move {
-            writer.run_as_task().await;
-            drop(guard);
-        }))),
+        Runs::OnRuntime => {
+            let task = tokio::spawn(async move {
+                writer.run_as_task().await;
+                drop(guard);
+            });
+            Ok((Running::Task(task), Weak::new()))
+        }
     }
 }
 

@@ -77,6 +77,13 @@ impl SegmentWriter {
         self.finished.drain(..).chain(current)
     }
 
+    /// Whether so much can be written without beginning another segment. More may be taken in while that is asked, so a
+    /// little is left.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let needed = 2 * bytes as u64 + (64 << 10);
+        self.current.as_ref().is_some_and(|segment| segment.end + needed <= segment.capacity)
+    }
+
     /// Writes frames in one piece. When this fails nothing of them counts, and what may stand in the file is left
     /// behind for ever: the next frames go to a new segment, which says where this one ended.
     pub fn write(&mut self, frames: &mut [u8], headers: &[(usize, Header)]) -> Result<WrittenAt, StoreError> {

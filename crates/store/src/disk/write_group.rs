@@ -116,25 +116,24 @@ impl WriteGroup {
         index: &LogIndex,
     ) -> Result<Committed, StoreError> {
         let lsn = self.next_lsn;
-        let before = match self.head(&commit.log, index) {
-            Ok(head) => {
-                LogHead::admits(head.as_ref(), commit)?;
-                head.take()
+        let is_released = commit.release == Some(Release::Log);
+        let (mut meta, committed) = match self.head(&commit.log, index) {
+            Ok(slot) => {
+                LogHead::admits(slot.as_ref(), commit)?;
+                let (head, meta, committed) = LogHead::after(slot.take(), commit, retention, index, lsn)?;
+                *slot = (!is_released).then_some(head);
+                (meta, committed)
             }
             // Letting go of everything needs nothing of what is damaged.
-            Err(StoreError::Quarantined(_)) if commit.release == Some(Release::Log) => {
+            Err(StoreError::Quarantined(_)) if is_released => {
                 let head = index.read(&commit.log, LogHead::of);
                 LogHead::admits(head.as_ref(), commit)?;
-                head
+                let (_, meta, committed) = LogHead::after(head, commit, retention, index, lsn)?;
+                Arc::make_mut(&mut self.heads).insert(commit.log.clone(), None);
+                (meta, committed)
             }
             Err(error) => return Err(error),
         };
-        let (head, mut meta, committed) = LogHead::after(before, commit, retention, index, lsn)?;
-        let after = (commit.release != Some(Release::Log)).then_some(head);
-        match Arc::make_mut(&mut self.heads).get_mut(&commit.log) {
-            Some(head) => *head = after,
-            None => drop(Arc::make_mut(&mut self.heads).insert(commit.log.clone(), after)),
-        }
         let numbered = || commit.events.iter().zip((0..).map(|nth| committed.first.plus(nth)));
         meta.events.extend(numbered().map(|(event, seq)| event.numbered_len(&committed.epoch, seq) as u32));
         meta.record = commit.record.as_ref().map(|record| RecordHead {

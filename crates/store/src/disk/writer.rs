@@ -1,4 +1,5 @@
-//! The one thread that writes: it takes what is queued, writes it in one piece, syncs, and only then shows and answers.
+//! The one writer: it takes what is queued, writes it in one piece, syncs, and only then shows and answers. It has a thread of
+//! its own; where no sync is waited for, a caller may write on its own thread while that one sleeps.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,6 +15,7 @@ use super::commit_queue::{CommitQueue, GroupWaiter, TakenGroup, WriterCommand, W
 use super::compact::{Compaction, CompactionStep};
 use super::data_dir::DataDir;
 use super::frame::FrameFlags;
+use super::pace::Pace;
 use super::read::{FetchError, Shelf};
 use super::segment::{FramePlace, segment_path};
 use super::segment_writer::{SegmentWriter, WrittenAt};
@@ -22,6 +24,7 @@ use super::space::Space;
 use super::state::{State, Witness};
 use super::tail_cache::TailCache;
 use super::write_group::WriteGroup;
+use crate::sync::Mutex;
 use crate::{Retentions, StoreError, Trimmed};
 
 /// How long compaction rests after it met an obstacle. Room is short then, but trying again at once does not help.
@@ -31,6 +34,9 @@ const REST: Duration = Duration::from_secs(2);
 /// threads share, and may wake a thread each time.
 const RELAY_MIN: usize = 8;
 
+/// A larger group is left to the writer's own thread.
+const HERE_BYTES_MAX: usize = 64 << 10;
+
 pub struct Writer {
     pub queue: Arc<CommitQueue>,
     pub shared: Arc<DiskShared>,
@@ -39,6 +45,7 @@ pub struct Writer {
     /// Where those who wait are likely to run; it runs by itself.
     pub runtime: Option<Handle>,
     pub hot: TailCache,
+    pub pace: Pace,
     pub state: State,
     /// Interval mode only.
     pub witness: Option<Witness>,
@@ -75,16 +82,46 @@ impl Drop for GivesUp {
     }
 }
 
+/// The same, if a caller that writes in its place panics.
+struct GivesUpOnPanic(Arc<CommitQueue>);
+
+impl Drop for GivesUpOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.give_up();
+        }
+    }
+}
+
 impl Writer {
     /// Writes until the store is closed or dropped, on a thread of its own.
-    pub fn run(mut self) {
-        let _gives_up = GivesUp(self.queue.clone());
+    pub fn run(writer: &Mutex<Writer>, queue: &Arc<CommitQueue>) {
+        let _gives_up = GivesUp(queue.clone());
         loop {
-            let work = if self.wants_to_compact() { self.queue.look() } else { self.queue.wait() };
-            if self.serve(work).is_break() {
+            // Where a panic left half a change, nothing more is written.
+            let Ok(compacts) = writer.lock().map(|writer| writer.wants_to_compact()) else { return };
+            let work = if compacts { queue.look() } else { queue.wait() };
+            let waits = writer.lock().map(|mut writer| writer.pace.poll(clock::now(), queue.waiting()));
+            if let Ok(Some(time)) = waits {
+                queue.rest(time);
+            }
+            if writer.lock().map_or(ControlFlow::Break(()), |mut writer| writer.serve(work)).is_break() {
                 return;
             }
         }
+    }
+
+    /// Writes what is queued on a caller's thread, while the writer's own sleeps. False if that might take long: without a
+    /// sync, a small group is a copy into the kernel's memory, which costs less than waking the other thread.
+    pub fn write_here(&mut self) -> bool {
+        let bytes = self.queue.bytes();
+        if self.ticks.is_none() || self.wants_to_compact() || bytes > HERE_BYTES_MAX || !self.pen.has_room(bytes) {
+            return false;
+        }
+        let _gives_up = GivesUpOnPanic(self.queue.clone());
+        let taken = self.queue.take(&self.shared);
+        self.finish(taken);
+        true
     }
 
     /// The same as a task of the caller's runtime. Nothing in it waits but for work, and for a simulated disk that says how slow it
@@ -131,6 +168,7 @@ impl Writer {
             }
         } else {
             let taken = self.queue.take(&self.shared);
+            self.pace.handle_group(clock::now(), taken.waiting.len());
             self.finish(taken);
         }
         ControlFlow::Continue(())
