@@ -2,7 +2,7 @@
 import json, os, statistics
 from collections import defaultdict
 
-ORDER = ["raw-tcp", "bowline-ws", "bowline-sse", "bowline-ws-interval", "bowline-ws-mux", "bowline-sse-fold", "bowline-redis-ws",
+ORDER = ["raw-tcp", "raw-durable", "bowline-ws", "bowline-sse", "bowline-ws-interval", "bowline-ws-mux", "bowline-sse-fold", "bowline-redis-ws",
          "axum-ws", "nchan-ws", "nats-jetstream", "socketio-csr", "redis-node-sse", "resumable-stream", "durable-streams"]
 
 

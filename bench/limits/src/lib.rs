@@ -1,4 +1,6 @@
 //! Shared by the servers that show the limit of the machine: `<bin> <addr>`, runtime threads from THREADS (default 1).
+pub mod broadcast;
+
 pub fn block_on<F: std::future::Future>(f: F) -> F::Output {
     let n: usize = std::env::var("THREADS").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
     let rt = match n {

@@ -16,7 +16,8 @@ use std::sync::Arc;
 pub fn make(c: &Common) -> Result<Arc<dyn Driver>> {
     let (addr, pub_addr) = (c.addr, c.pub_addr.unwrap_or(c.addr));
     Ok(match c.driver.as_str() {
-        "raw-tcp" => Arc::new(raw_tcp::RawTcp { addr }),
+        "raw-tcp" => Arc::new(raw_tcp::RawTcp { addr, answers: false }),
+        "raw-durable" => Arc::new(raw_tcp::RawTcp { addr, answers: true }),
         "axum-ws" => Arc::new(axum_ws::AxumWs { addr }),
         b if b.starts_with("bowline-") => Arc::new(bowline::Bowline::new(addr, b)),
         "nchan-ws" => Arc::new(nchan::Nchan { addr, sse: false }),
