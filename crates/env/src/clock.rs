@@ -10,6 +10,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 
+const DAY_MS: u64 = 86_400_000;
+
 /// The steady clock of a node. The node makes one when it starts and gives copies of it to its parts.
 #[derive(Clone, Copy)]
 pub struct Clock {
@@ -86,7 +88,41 @@ pub fn timestamp() -> String {
 
 /// A time kept in milliseconds, as RFC 3339 in UTC.
 pub fn rfc3339(ms: u64) -> String {
-    format!("{:.3}", at(ms))
+    written(ms).unwrap_or_else(|| format!("{:.3}", at(ms)))
+}
+
+/// The same without a calendar's generality: every event and frame has a time. None for a year of more than four digits.
+fn written(ms: u64) -> Option<String> {
+    let (days, of_day) = (ms / DAY_MS, ms % DAY_MS);
+    // Years are counted from March here, so that a leap day is the last of its year; eras have 400 of them.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    if year > 9999 {
+        return None;
+    }
+    let mut out = *b"0000-00-00T00:00:00.000Z";
+    let parts = [
+        (0..4, year),
+        (5..7, month),
+        (8..10, day),
+        (11..13, of_day / 3_600_000),
+        (14..16, of_day / 60_000 % 60),
+        (17..19, of_day / 1000 % 60),
+        (20..23, of_day % 1000),
+    ];
+    for (place, mut number) in parts {
+        for digit in out[place].iter_mut().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+    }
+    String::from_utf8(out.to_vec()).ok()
 }
 
 /// A time kept in milliseconds, as HTTP writes it.
@@ -167,6 +203,14 @@ mod tests {
         assert!((5_000_000..5_060_000).contains(&first), "{first}");
         assert!(second >= first);
         assert_eq!(Clock::start_at(u64::MAX).now_ms(), u64::MAX, "a time that cannot be does not overflow");
+    }
+
+    #[test]
+    fn every_day_is_written_as_the_calendar_writes_it() {
+        let end = 253_402_207_200_000; // the calendar's library knows no later time
+        for ms in (0..end).step_by(86_400_000 - 3_723_004).chain([end - 1, u64::MAX]) {
+            assert_eq!(rfc3339(ms), format!("{:.3}", at(ms)), "{ms}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,13 +7,12 @@ use serde_json::value::RawValue;
 
 /// How deeply `text` nests, looking only at brackets outside strings. Stops counting once it is past `limit`.
 pub fn depth(text: &str, limit: usize) -> usize {
-    let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
-    for byte in text.bytes() {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth, mut deepest) = (0, 0usize, 0usize);
+    while let Some(byte) = bytes.get(at) {
+        at += 1;
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            _ if in_string => {}
+            b'"' => at = string_end(bytes, at),
             b'[' | b'{' => {
                 depth += 1;
                 deepest = deepest.max(depth);
@@ -26,6 +25,19 @@ pub fn depth(text: &str, limit: usize) -> usize {
         }
     }
     deepest
+}
+
+/// Where the string ends whose body begins at `at`: behind its closing quote, or at the end of the text. Most of a large
+/// text is in strings, so they are not walked byte by byte.
+fn string_end(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(found) = bytes.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
+        at += found;
+        if bytes[at] == b'"' {
+            return at + 1;
+        }
+        at += 2;
+    }
+    bytes.len()
 }
 
 /// Encodes a value that cannot fail to encode: our own types have string keys and finite numbers only.
@@ -51,13 +63,13 @@ pub fn compact(text: &str) -> String {
 
 /// Whether there is no white space between the tokens, so that [`compact`] would change nothing.
 pub fn is_compact(text: &str) -> bool {
-    let (mut in_string, mut escaped) = (false, false);
-    for byte in text.bytes() {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        at += 1;
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b' ' | b'\n' | b'\r' | b'\t' if !in_string => return false,
+            b'"' => at = string_end(bytes, at),
+            b' ' | b'\n' | b'\r' | b'\t' => return false,
             _ => {}
         }
     }
@@ -160,7 +172,16 @@ mod tests {
     fn depth_counts_brackets_outside_strings_only() {
         assert_eq!(depth(r#"{"a":[1,{"b":"[[[["}]}"#, 64), 3);
         assert_eq!(depth(r#""\"[[""#, 64), 0);
+        assert_eq!(depth(r#"["\\\\",["[",[]]]"#, 64), 3);
+        assert_eq!(depth(r#"["[[\"#, 64), 1, "a string that does not end");
         assert_eq!(depth(&"[".repeat(1_000_000), 64), 65);
+    }
+
+    #[test]
+    fn compact_is_what_compacting_does_not_change() {
+        for text in [r#"{"a b":[1,"\" x\\"]}"#, r#"{"a": 1}"#, "[1,\n2]", r#"["x\\" ]"#, r#""a b"#, "", "1 "] {
+            assert_eq!(is_compact(text), compact(text) == text, "{text}");
+        }
     }
 
     fn decoded(body: &str) -> Vec<u8> {

@@ -58,21 +58,22 @@ fn texts_of(chunk: &str) -> Option<Vec<&str>> {
     Some(pieces)
 }
 
-/// The JSON text that this begins with, and what follows it; none if it has an escape that can be written otherwise.
+/// The JSON text that this begins with, and what follows it; none if it has an escape that can be written otherwise. Looks
+/// for quotes and escapes only, because a text may be long.
 fn text(from: &str) -> Option<(&str, &str)> {
-    let bytes = from.as_bytes();
-    if bytes.first() != Some(&b'"') {
-        return None;
-    }
-    let mut at = 1;
-    loop {
-        match bytes.get(at)? {
-            b'"' => return Some(from.split_at(at + 1)),
-            b'\\' if matches!(bytes.get(at + 1)?, b'"' | b'\\' | b'n' | b'r' | b't' | b'b' | b'f') => at += 2,
-            b'\\' => return None,
-            _ => at += 1,
+    let (mut at, mut quote) = (1, 1 + from.strip_prefix('"')?.find('"')?);
+    while let Some(escape) = from.get(at..quote)?.find('\\') {
+        at += escape + 1;
+        if !matches!(from.as_bytes().get(at)?, b'"' | b'\\' | b'n' | b'r' | b't' | b'b' | b'f') {
+            return None;
+        }
+        at += 1;
+        if at > quote {
+            // It was that quote which was escaped.
+            quote = at + from.get(at..)?.find('"')?;
         }
     }
+    Some(from.split_at(quote + 1))
 }
 
 #[cfg(test)]
@@ -93,6 +94,7 @@ mod tests {
                 r#"{ "delta":"\u0061\n\"b","type":"text-delta","id":"t"}"#,
             ],
             [r#"{"a":"1","ab":"2"}"#, r#"{"ab":"2","a":"1"}"#],
+            [r#"{"a":"\"\\\"","b":"\\\\"}"#, r#"{"b":"\\\\", "a":"\u0022\\\""}"#],
             [r#"{"a":"\/"}"#, r#"{"a":"/"}"#],
             [r#"{"a":"1","a":"2"}"#, r#"{"a":"2"}"#],
             [r#"{"b":{"d":1,"c":[]},"a":null}"#, r#"{"a":null,"b":{"c":[],"d":1}}"#],

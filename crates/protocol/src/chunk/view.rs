@@ -104,7 +104,7 @@ macro_rules! fields {
     ($($name:ident $key:literal $shape:ident,)*) => {
         /// The fields of a chunk that are used here, each as it was written. What a chunk has besides is kept by
         /// those who keep its text.
-        #[derive(Clone, Copy, Deserialize)]
+        #[derive(Clone, Copy, Default, Deserialize)]
         pub struct ChunkFields<'a> {
             #[serde(rename = "type", borrow, default, deserialize_with = "present")]
             pub kind_name: Option<&'a RawValue>,
@@ -117,6 +117,17 @@ macro_rules! fields {
         impl<'a> ChunkFields<'a> {
             fn each(&self) -> impl Iterator<Item = (&'static str, Option<&'a RawValue>, Shape)> {
                 [$(($key, self.$name, Shape::$shape)),*].into_iter()
+            }
+
+            fn has(&self, key: &str) -> bool {
+                match key {
+                    $($key => self.$name.is_some(),)*
+                    _ => false,
+                }
+            }
+
+            fn all_present(&self, is: impl Fn(&'static str, &'a RawValue, Shape) -> bool) -> bool {
+                $(self.$name.is_none_or(|raw| is($key, raw, Shape::$shape)))&&*
             }
         }
     };
@@ -166,6 +177,30 @@ impl fmt::Debug for ChunkFields<'_> {
     }
 }
 
+/// The fields of a delta that has no others: so are nearly all chunks, and a struct of three fields is read much faster
+/// than one of all.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeltaFields<'a> {
+    #[serde(rename = "type", borrow)]
+    kind_name: &'a RawValue,
+    #[serde(borrow)]
+    id: &'a RawValue,
+    #[serde(borrow)]
+    delta: &'a RawValue,
+}
+
+impl<'a> DeltaFields<'a> {
+    /// None for any other chunk, and for what is none.
+    fn parse(text: &'a str) -> Option<ChunkFields<'a>> {
+        let may_be =
+            ["{\"type\":\"text-delta\"", "{\"type\":\"reasoning-delta\""].iter().any(|head| text.starts_with(head));
+        let fields: DeltaFields<'a> = may_be.then(|| serde_json::from_str(text).ok()).flatten()?;
+        let (kind_name, id, delta) = (Some(fields.kind_name), Some(fields.id), Some(fields.delta));
+        Some(ChunkFields { kind_name, id, delta, ..ChunkFields::default() })
+    }
+}
+
 /// A field that is `null` is there; only one that is not written is absent.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&'a RawValue>::deserialize(deserializer).map(Some)
@@ -194,16 +229,23 @@ impl<'a> ChunkView<'a> {
         if !text.trim_start().starts_with('{') {
             return Err(ChunkError::NotAnObject);
         }
-        let fields: ChunkFields<'a> = serde_json::from_str(text).map_err(|_| ChunkError::NotAnObject)?;
+        let fields = match DeltaFields::parse(text) {
+            Some(fields) => fields,
+            None => serde_json::from_str(text).map_err(|_| ChunkError::NotAnObject)?,
+        };
         let name = fields.kind_name.and_then(name_of).ok_or(ChunkError::UnknownType)?;
         let kind = ChunkKind::parse(&name).ok_or(ChunkError::UnknownType)?;
-        for (field, value, shape) in fields.each() {
-            match value {
-                None if kind.required().contains(&field) => return Err(ChunkError::Missing { kind, field }),
-                Some(raw) if concerns(kind, field) && !shape.fits(raw) => {
-                    return Err(ChunkError::WrongType { kind, field, wanted: shape.name() });
+        let fits = |field: &str, raw: &RawValue, shape: Shape| !concerns(kind, field) || shape.fits(raw);
+        // Most chunks are sound, and only one that is not needs to know which field is the first at fault.
+        if !kind.required().iter().all(|field| fields.has(field)) || !fields.all_present(fits) {
+            for (field, value, shape) in fields.each() {
+                match value {
+                    None if kind.required().contains(&field) => return Err(ChunkError::Missing { kind, field }),
+                    Some(raw) if !fits(field, raw, shape) => {
+                        return Err(ChunkError::WrongType { kind, field, wanted: shape.name() });
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
         }
         let view = ChunkView { kind, fields };
@@ -304,6 +346,7 @@ mod tests {
         let missing = [
             (r#"{"type":"text-start"}"#, "id"),
             (r#"{"type":"text-delta","id":"1"}"#, "delta"),
+            (r#"{"type":"text-delta","delta":"1","x":1}"#, "id"),
             (r#"{"type":"tool-input-available","toolCallId":"1"}"#, "toolName"),
             (r#"{"type":"error"}"#, "errorText"),
         ];

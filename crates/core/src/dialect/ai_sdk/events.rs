@@ -367,6 +367,16 @@ pub(super) fn delta_chunk(flow: TextKind, id: &str, literal: &str) -> Chunk {
     delta.text("id", id).delta("delta", literal)
 }
 
+/// Whether this is what [`delta_chunk`] writes, without writing it.
+pub(super) fn is_delta_chunk(line: &str, flow: TextKind, id: &str, literal: &str) -> bool {
+    let after_literal = || {
+        let rest = line.strip_prefix("{\"type\":\"")?.strip_prefix(flow.delta().as_str())?;
+        let rest = rest.strip_prefix("\",\"id\":")?.strip_prefix(json::raw(id).get())?;
+        rest.strip_prefix(",\"delta\":")?.strip_prefix(literal)
+    };
+    after_literal() == Some("}")
+}
+
 pub(super) fn tool_input(id: &str, name: &str, input: Option<&RawValue>, dynamic: bool) -> Chunk {
     let input = sanitized(input.map_or("{}", RawValue::get));
     let chunk = ChunkBuilder::new(ChunkKind::ToolInputAvailable.as_str(), id.len() + name.len() + input.len());
@@ -440,4 +450,28 @@ fn text_literal(raw: &RawValue) -> Cow<'_, str> {
 /// What stands between the quotes of a JSON string.
 pub(super) fn body_of(literal: &str) -> &str {
     literal.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delta_is_known_as_ours_exactly_if_we_would_write_it_like_that() {
+        let lines = [
+            r#"{"type":"text-delta","id":"t","delta":"a\"b"}"#,
+            r#"{"type":"text-delta","id":"t","delta":"a\"b","x":1}"#,
+            r#"{"type":"text-delta","delta":"a\"b","id":"t"}"#,
+            r#"{"type":"reasoning-delta","id":"t","delta":"a\"b"}"#,
+            r#"{"type":"text-delta","id":"t\n","delta":"a\"b"}"#,
+            r#"{"type":"text-delta","id":"t","delta":"a\"bc"}"#,
+        ];
+        for (line, id) in lines.iter().flat_map(|line| ["t", "t\n"].map(|id| (line, id))) {
+            for flow in [TextKind::Text, TextKind::Reasoning] {
+                let ours = delta_chunk(flow, id, r#""a\"b""#);
+                let is_ours = is_delta_chunk(line, flow, id, r#""a\"b""#);
+                assert_eq!(is_ours, ours.json == line.as_bytes(), "{line} as {id:?}");
+            }
+        }
+    }
 }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use bowline_protocol::chunk::{ChunkBuilder, ChunkError, ChunkView, DONE_DATA};
-use bowline_protocol::event::names;
+use bowline_protocol::event::{EventName, names};
 use bowline_protocol::{Chunk, ChunkKind, Draft, Recorded, StepId, json};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::events::{EventFacts, delta_chunk, text_of, tool_error, tool_input, tool_output};
+use super::events::{EventFacts, is_delta_chunk, text_of, tool_error, tool_input, tool_output};
 use super::parts::TextKind;
 
 /// How deep a chunk may nest. Readers of the log build trees of it, and it lies two levels down in its event.
@@ -232,8 +232,10 @@ impl Importer {
         };
         let part = view.id();
         let literal = view.delta_text().unwrap_or(RawValue::NULL);
-        let chunk = differing(&delta_chunk(flow, &part, literal.get()), line);
-        Draft::new(name, literal).metadata(&DeltaFacts { index, part: &part, chunk })
+        let chunk = Some(line).filter(|line| !is_delta_chunk(line.get(), flow, &part, literal.get()));
+        let content = literal.to_owned();
+        let draft = Draft { name: EventName::known(name), step_id: None, content, metadata: None };
+        draft.metadata(&DeltaFacts { index, part: &part, chunk })
     }
 
     /// A call or its result. `None` for other chunks, and for calls whose id no step can have.
@@ -362,13 +364,17 @@ impl Importer {
             ChunkKind::TextStart => drop(self.open_texts.insert(id())),
             ChunkKind::TextDelta => {
                 self.texts += 1;
-                self.open_texts.insert(id());
+                if !self.open_texts.contains(&*view.id()) {
+                    self.open_texts.insert(id());
+                }
             }
             ChunkKind::TextEnd => drop(self.open_texts.remove(&*view.id())),
             ChunkKind::ReasoningStart => drop(self.open_thoughts.insert(id())),
             ChunkKind::ReasoningDelta => {
                 self.thoughts += 1;
-                self.open_thoughts.insert(id());
+                if !self.open_thoughts.contains(&*view.id()) {
+                    self.open_thoughts.insert(id());
+                }
             }
             ChunkKind::ReasoningEnd => drop(self.open_thoughts.remove(&*view.id())),
             ChunkKind::ToolInputStart => {
