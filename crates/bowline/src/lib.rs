@@ -25,7 +25,7 @@
 //! | [`secret`], [`keys`], `live_keyring` | resume tokens; the keys that sign states, and the keyring that is in use |
 //! | [`metrics`], `resume_metrics` | everything that is counted; reconnects among it |
 //! | [`node`], [`lifecycle`], `readiness`, `maintenance`, [`tombstones`], `format` | start, recovery, sweeps, drain and stop; what is kept of what has ended; the version of what is stored |
-//! | `alias`, `decode`, `refusals`, `reply` | names that clients choose; reading records back; refusals with one wording; the way back for an answer |
+//! | `alias`, `decode`, `refusals`, `reply`, `timer`, `woken` | names that clients choose; reading records back; refusals with one wording; the way back for an answer; waiting for a deadline that moves; asking a stream only when it has woken |
 //! | [`cli`] | the command line |
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
@@ -61,5 +61,7 @@ pub mod secret;
 pub mod session;
 pub mod stream;
 pub mod task;
+mod timer;
 pub mod tls;
 pub mod tombstones;
+mod woken;

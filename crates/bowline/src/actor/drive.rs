@@ -1,7 +1,7 @@
 //! Drives one actor: its commands, the process that works for it, time, and the wish of its node to leave.
 
 use std::fmt;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::{ActivationError, Actor, ActorDirectory, ActorHost as _};
+use crate::timer;
 
 /// How often an actor whose last commit is in doubt looks whether the store can tell.
 const DOUBT_RETRY: Duration = Duration::from_millis(250);
@@ -39,6 +40,7 @@ pub async fn drive<A: Actor>(mut actor: Box<A>, mut inbox: mpsc::Receiver<A::Com
         return turn_away(&*actor, &mut inbox, &error);
     }
     let mut drains = Box::pin(draining.cancelled());
+    let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
     loop {
         let is_draining = draining.is_cancelled();
         if is_draining {
@@ -56,7 +58,7 @@ pub async fn drive<A: Actor>(mut actor: Box<A>, mut inbox: mpsc::Receiver<A::Com
                 _ => ActorEvent::<A>::Commands(commands),
             },
             event = next_event(actor.process()) => ActorEvent::RunEvent(event),
-            () = sleep_until(deadline) => ActorEvent::Time,
+            () = timer::until(timer.as_mut(), deadline) => ActorEvent::Time,
             () = &mut drains, if !is_draining => ActorEvent::Draining,
         };
         match happened {
@@ -164,14 +166,6 @@ async fn next_event<E, R: Send + 'static>(process: Option<&mut Process<E, R>>) -
             }
             returned = &mut process.task => process.handle_returned(returned),
         }
-    }
-}
-
-/// Waits until then; for ever without a deadline.
-pub async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,5 +1,7 @@
 //! The tasks that a connection watches: their chunks come as frames, so that a page needs one connection for everything.
 
+use std::cell::OnceCell;
+
 use bowline_core::dialect::{FrameDialect, FrameProjection as _, FrameTask, Projection};
 use bowline_env::clock;
 use bowline_protocol::frame::server::TaskEnd;
@@ -150,11 +152,14 @@ impl Connection {
     }
 
     fn push_piece(&mut self, at: usize, piece: &ReaderOutput<FrameDialect>) {
-        let time = clock::timestamp();
         let Watching { task, session, reader, .. } = &self.watches[at];
         let session = session.as_ref();
         let named = FrameTask { task, session, epoch: reader.epoch() };
-        let encode = |output: &<FrameDialect as Projection>::Output| FrameDialect::encode_frame(output, &named, &time);
+        // Most frames are there already, and need no time of their own.
+        let time = OnceCell::new();
+        let encode = |output: &<FrameDialect as Projection>::Output| {
+            FrameDialect::encode_frame(output, &named, time.get_or_init(clock::timestamp))
+        };
         let frames = match piece {
             ReaderOutput::Own(outputs) => outputs.iter().map(encode).collect(),
             ReaderOutput::Shared { batch, from } => Encoded::frames::<FrameDialect>(batch, *from, session, encode),

@@ -1,7 +1,7 @@
 //! Drives one WebSocket: frames in, the outbox out, mail from sessions, wake-ups from logs, and time.
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,12 +18,14 @@ use crate::connection::{Connection, ConnectionContext};
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::session::{Mail, MailReceiver};
+use crate::timer;
+use crate::woken::WokenStream;
 
 /// How long a closing connection may take to accept its last frames.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 type FrameSink = SplitSink<WebSocket, Message>;
-type FrameStream = SplitStream<WebSocket>;
+type FrameStream = WokenStream<SplitStream<WebSocket>>;
 
 enum ConnectionEvent {
     Frame(Option<Result<Message, axum::Error>>),
@@ -47,7 +49,7 @@ pub fn drive(
 ) -> impl Future<Output = ()> {
     // Split here, because a task would keep room for the whole socket beside its halves.
     let (sink, stream) = socket.split();
-    serve(context, sink, stream, credential.map(Box::new))
+    serve(context, sink, WokenStream::new(stream), credential.map(Box::new))
 }
 
 async fn serve(
@@ -92,7 +94,8 @@ impl Drop for CountedConnection {
 
 /// Closes a connection that may not come in.
 pub async fn turn_away(socket: WebSocket, code: CloseCode) {
-    let (mut sink, mut stream) = socket.split();
+    let (mut sink, stream) = socket.split();
+    let mut stream = WokenStream::new(stream);
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, farewell(&mut sink, &mut stream, Vec::new(), code)).await;
 }
 
@@ -108,6 +111,10 @@ async fn converse(
     let mut told_draining = lifecycle.is_draining();
     let mut flushing = false;
     let mut ended: CredentialEnd = None;
+    // Waited for in one piece, because beginning and giving up such a wait with each message costs more than the message.
+    let mut closing = pin!(lifecycle.closing.cancelled());
+    let mut draining = pin!(lifecycle.draining.cancelled());
+    let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
     loop {
         // What a session says of a request comes before the events that follow from it.
         while let Ok(mail) = inbox.try_recv() {
@@ -115,7 +122,11 @@ async fn converse(
         }
         if !flushing {
             match Box::pin(fill(connection, sink)).await {
-                Ok(filled) => flushing = filled,
+                Ok(Filled::Nothing) => {}
+                // There may be more to send by now; the runtime ends this when the connection has had its turn.
+                Ok(Filled::Flushed) if connection.closing().is_none() => continue,
+                Ok(Filled::Flushed) => {}
+                Ok(Filled::Full) => flushing = true,
                 Err(_) => return None,
             }
         }
@@ -128,12 +139,12 @@ async fn converse(
         // In this order, so that a client that sends without end does not keep us from flushing.
         let happened = tokio::select! {
             biased;
-            () = lifecycle.closing.cancelled() => ConnectionEvent::Closing,
+            () = closing.as_mut() => ConnectionEvent::Closing,
             why = end_of(&mut ended) => ConnectionEvent::CredentialEnded(why),
-            () = lifecycle.draining.cancelled(), if !told_draining => ConnectionEvent::Draining,
+            () = draining.as_mut(), if !told_draining => ConnectionEvent::Draining,
             Some(mail) = inbox.recv() => ConnectionEvent::Mail(mail),
             flushed = sink.flush(), if flushing => ConnectionEvent::Flushed(flushed),
-            () = tokio::time::sleep_until(connection.poll_timeout().into()) => ConnectionEvent::Time,
+            () = timer::until(timer.as_mut(), Some(connection.poll_timeout())) => ConnectionEvent::Time,
             frame = stream.next(), if connection.may_read(inbox.len()) => ConnectionEvent::Frame(frame),
             () = wake.woken(), if !flushing => ConnectionEvent::Wake,
         };
@@ -173,8 +184,17 @@ async fn end_of(ended: &mut CredentialEnd) -> AuthError {
     }
 }
 
-/// Hands what is owed to the socket, as long as it takes it. True if there is something to flush.
-async fn fill(connection: &mut Connection, sink: &mut FrameSink) -> Result<bool, axum::Error> {
+/// What became of what a client is owed.
+enum Filled {
+    Nothing,
+    /// The socket has taken it.
+    Flushed,
+    /// The socket is full, and has to be waited for.
+    Full,
+}
+
+/// Hands what is owed to the socket, as long as it takes it.
+async fn fill(connection: &mut Connection, sink: &mut FrameSink) -> Result<Filled, axum::Error> {
     connection.pump().await;
     let mut fed = false;
     // Waiting here for a socket that is full would keep the connection from everything else, so it only asks.
@@ -183,7 +203,7 @@ async fn fill(connection: &mut Connection, sink: &mut FrameSink) -> Result<bool,
         match poll_fn(|cx| sink.as_mut().poll_ready(cx)).now_or_never() {
             None => {
                 connection.handle_full();
-                return Ok(true);
+                return Ok(Filled::Full);
             }
             Some(ready) => ready?,
         }
@@ -197,7 +217,13 @@ async fn fill(connection: &mut Connection, sink: &mut FrameSink) -> Result<bool,
             sink.as_mut().start_send(Message::Text(text))?;
         }
     }
-    Ok(fed)
+    if !fed {
+        return Ok(Filled::Nothing);
+    }
+    match poll_fn(|cx| sink.as_mut().poll_flush(cx)).now_or_never() {
+        None => Ok(Filled::Full),
+        Some(flushed) => flushed.map(|()| Filled::Flushed),
+    }
 }
 
 enum FrameOutcome {

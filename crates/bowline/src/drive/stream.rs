@@ -12,6 +12,7 @@ use bowline_store::budget::Pacer;
 use bowline_store::{FollowError, Follower, StoreError, WakeSet};
 use bytes::Bytes;
 use tokio::time::Sleep;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::decode::decode;
 use crate::metrics::Metrics;
@@ -36,6 +37,8 @@ pub struct WatchedStream<P: Projection> {
     /// When something was last sent, and when to look whether that is long ago.
     sent: Instant,
     quiet: Pin<Box<Sleep>>,
+    /// Fires when the server leaves. Waited for in one piece, because each new wait takes a place in a list that all share.
+    closing: Pin<Box<WaitForCancellationFutureOwned>>,
     _counted: CountedStream,
 }
 
@@ -86,6 +89,7 @@ impl<P: Projection> WatchedStream<P> {
         let counted = CountedStream::new(&readers.metrics);
         WatchedStream {
             pacer: Pacer::new(&readers.budget),
+            closing: Box::pin(readers.closing.clone().cancelled_owned()),
             readers,
             stage: StreamPhase::Done,
             resuming: None,
@@ -139,8 +143,11 @@ impl<P: Projection> WatchedStream<P> {
                 }
                 StreamPhase::Watching(reader) => {
                     // A client that takes nothing is waited for here, until we leave.
-                    let room = self.readers.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
-                    match reader.next(room.ok_or(StoreError::Closed)?).await? {
+                    let room = tokio::select! {
+                        room = self.pacer.room(READ_BYTES_MAX) => room,
+                        () = &mut self.closing => return Err(StoreError::Closed.into()),
+                    };
+                    match reader.next(room).await? {
                         Some(piece @ ReaderOutput::Over) => {
                             let bytes = piece.sse(reader.epoch());
                             self.has_returned();
@@ -172,7 +179,7 @@ impl<P: Projection> WatchedStream<P> {
                         return Ok(Some(Bytes::from_static(COMMENT)));
                     }
                 }
-                () = self.readers.closing.cancelled() => return Err(StoreError::Closed.into()),
+                () = &mut self.closing => return Err(StoreError::Closed.into()),
             }
         }
     }

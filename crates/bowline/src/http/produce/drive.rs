@@ -1,6 +1,7 @@
 //! Drives one producer's WebSocket: frames in, answers out once their chunks are durable, both at the same time.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use crate::http::produce::{About, Frame, ProduceContext, answer, renewal, renewe
 use crate::stream::Watched;
 use crate::task::command::Appended;
 use crate::task::registry::gone;
+use crate::timer;
+use crate::woken::WokenStream;
 
 /// Frames of one task whose chunks are not durable yet: as many as its actor takes at once, and as many again. A
 /// producer that sends more has to wait, and so does its socket.
@@ -95,22 +98,28 @@ impl UnderWay {
 }
 
 pub async fn drive(context: Arc<ProduceContext>, socket: WebSocket, owner: Owner, producer: ProducerId) {
-    let (mut sink, mut stream) = socket.split();
+    let (mut sink, stream) = socket.split();
+    let mut stream = WokenStream::new(stream);
     // In the order in which the frames came; appends of one task become durable in that order anyway.
     let (mut answers, mut under_way) = (FuturesOrdered::new(), UnderWay::default());
     // One whose task has too much under way.
     let mut held_back: Option<Read> = None;
     let mut unheard = 0;
     let mut credential_ended = Box::pin(owner.validity.clone().ended());
+    // Waited for in one piece, because beginning and giving up such a wait with each frame costs much of what the frame does.
+    let mut closing = pin!(context.lifecycle.closing.cancelled());
+    let mut timer = pin!(tokio::time::sleep(PING_EVERY));
+    let mut ping_at = clock::now() + PING_EVERY;
     let (code, why) = loop {
         let happened = tokio::select! {
             biased;
-            () = context.lifecycle.closing.cancelled() => Happened::Closing,
+            () = closing.as_mut() => Happened::Closing,
             why = &mut credential_ended => Happened::CredentialEnded(why),
             Some(settled) = answers.next(), if !answers.is_empty() => Happened::Durable(settled),
             frame = stream.next(), if held_back.is_none() && under_way.has_room() => Happened::Frame(frame),
-            () = tokio::time::sleep(PING_EVERY) => Happened::Time,
+            () = timer::until(timer.as_mut(), Some(ping_at)) => Happened::Time,
         };
+        ping_at = clock::now() + PING_EVERY;
         let sent = match happened {
             Happened::Closing => break (CloseCode::Restart, None),
             Happened::CredentialEnded(why) => break (CloseCode::Unauthorized, Some(ended(why))),

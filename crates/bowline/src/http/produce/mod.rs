@@ -31,8 +31,9 @@ use crate::task::command::Appended;
 
 /// Producers that do not say who they are, are this one: a connection has one producer unless it says otherwise.
 const PRODUCER: &str = "producer";
-/// What a connection reads at once: producers send much.
-const READ_BUFFER_BYTES: usize = 16 << 10;
+/// What a connection reads at once: a dozen tokens. The WebSocket library clears all of it before each read, so a larger one
+/// costs more than the calls that it spares.
+const READ_BUFFER_BYTES: usize = 4 << 10;
 
 /// What all connections of producers share.
 #[derive(Debug)]
