@@ -188,6 +188,11 @@ impl<N: Ord + Clone> NodeExchange<N> {
         self.peers.get(peer).map_or(0, |peer| peer.incarnation)
     }
 
+    /// This node's incarnation and the newest one of a peer: while they are the same, so is what each knows of the other.
+    pub fn incarnations_with(&self, peer: &N) -> (u64, u64) {
+        (self.incarnation, self.incarnation_of(peer))
+    }
+
     /// Whether this incarnation of a peer was declared dead here.
     pub fn is_over(&self, peer: &N, incarnation: u64) -> bool {
         incarnation != 0 && self.peers.get(peer).is_some_and(|peer| incarnation <= peer.over)

@@ -75,12 +75,20 @@ impl Cluster {
         OwedAnswer { cluster: self.clone(), node: node.clone(), number, answer: Some(NodeAnswer::Gone) }
     }
 
-    /// Stands for a connection of another node's.
-    pub(super) fn visitor(self: &Arc<Self>, node: &Holder, party: u64) -> Mailbox {
+    /// Stands for a connection of another node's, as long as both nodes are the incarnations that they are now. When one of
+    /// them has become another, the connection was cut, or has asked again what it asked: an answer to what it asked the
+    /// first time would be a second one.
+    pub(super) fn visitor(self: &Arc<Self>, node: &Holder, party: u64, between: (u64, u64)) -> Mailbox {
         let (cluster, node) = (self.clone(), node.clone());
         Mailbox::away(move |mail| {
-            if let Mail::Granted(grant) = &mail {
-                cluster.state().visitors.rename(&node, party, &grant.claimed, &grant.session);
+            {
+                let mut state = cluster.state();
+                if state.exchange.incarnations_with(&node) != between {
+                    return;
+                }
+                if let Mail::Granted(grant) = &mail {
+                    state.visitors.rename(&node, party, &grant.claimed, &grant.session);
+                }
             }
             cluster.post(&node, &NodeMessage::Mail { party, mail: Box::new(SessionMail::from(&mail)) });
         })

@@ -51,6 +51,8 @@ pub struct RemoteAsk {
     pub asker: Principal,
     pub ask: SessionRequest,
     hops: u8,
+    /// Which incarnations of the two nodes it passed between.
+    between: (u64, u64),
 }
 
 impl Cluster {
@@ -112,7 +114,8 @@ impl Cluster {
                 return self.hear(&from, number, turn).map(|(ask, asker)| PeerCommand::Hub { ask, asker });
             }
             NodeMessage::Session { session, asker, from: sender, ask, hops } => {
-                let visit = RemoteAsk { node: from, sender, session, asker, ask: ask.into(), hops: hops + 1 };
+                let between = self.state().exchange.incarnations_with(&from);
+                let visit = RemoteAsk { node: from, sender, session, asker, ask: ask.into(), hops: hops + 1, between };
                 return Some(PeerCommand::Visit(Box::new(visit)));
             }
             NodeMessage::Returned { session, asker, from: sender, ask, hops } => {
@@ -141,15 +144,21 @@ impl Cluster {
         None
     }
 
-    /// What is asked from elsewhere, as something that can be done here.
-    pub(crate) fn admit(self: &Arc<Self>, visit: RemoteAsk) -> SessionCommand {
-        let RemoteAsk { node, sender, session, asker, ask, hops } = visit;
-        SessionCommand { from: self.caller(&node, sender, (&session, &asker, &ask)), ask, hops }
+    /// What is asked from elsewhere, as something that can be done here. None if it was asked for a connection, and one of
+    /// the two nodes has become another incarnation since: then the connection was cut, or has asked again.
+    pub(crate) fn admit(self: &Arc<Self>, visit: RemoteAsk) -> Option<SessionCommand> {
+        let RemoteAsk { node, sender, session, asker, ask, hops, between } = visit;
+        let is_past = self.state().exchange.incarnations_with(&node) != between;
+        if is_past && matches!(sender, RemoteSender::Connection { .. }) {
+            tracing::debug!(%node, %session, "what a connection asked through an earlier incarnation is left undone");
+            return None;
+        }
+        Some(SessionCommand { from: self.caller(&node, sender, between, (&session, &asker, &ask)), ask, hops })
     }
 
     /// Sends back what is asked from elsewhere; the session is free, and the node that asks can have it.
     pub(crate) fn send_back(self: &Arc<Self>, visit: RemoteAsk) {
-        let RemoteAsk { node, sender, session, asker, ask, hops } = visit;
+        let RemoteAsk { node, sender, session, asker, ask, hops, .. } = visit;
         let ask = SessionAsk::from(&ask);
         self.post(&node, &NodeMessage::Returned { session, asker, from: sender, ask, hops });
     }
@@ -183,13 +192,14 @@ impl Cluster {
         self: &Arc<Self>,
         node: &Holder,
         sender: RemoteSender,
+        between: (u64, u64),
         about: (&SessionId, &Principal, &SessionRequest),
     ) -> CommandSender {
         match sender {
             RemoteSender::Nobody => CommandSender::Internal,
             RemoteSender::Connection { party, admitted } => {
                 let mut state = self.state();
-                let mailbox = state.visitors.mailbox((node, party), about, || self.visitor(node, party));
+                let mailbox = state.visitors.mailbox((node, party), about, || self.visitor(node, party, between));
                 CommandSender::Connection(mailbox.asking(admitted))
             }
             RemoteSender::Request { number, proof } => {

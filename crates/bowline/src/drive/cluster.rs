@@ -152,7 +152,9 @@ async fn receive(member: &Arc<ClusterMember>, visit: RemoteAsk) {
         return;
     }
     let (session, asker) = (visit.session.clone(), visit.asker.clone());
-    member.sessions.deliver(&session, &asker, cluster.admit(visit)).await;
+    if let Some(command) = cluster.admit(visit) {
+        member.sessions.deliver(&session, &asker, command).await;
+    }
 }
 
 /// Whether a session is free for other nodes. One that has no run under way is about to be, and is waited for.
