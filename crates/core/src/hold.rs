@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bowline_mutant::mutant;
 use bowline_protocol::ClientId;
 
 /// How long a silent holder is given to answer a probe before the claimant takes its place.
@@ -75,6 +76,9 @@ impl Hold {
         };
         let same_connection = holder.party == party;
         let same_client = claimant.client_id.is_some() && holder.client_id == claimant.client_id;
+        if mutant("keep-the-old-holder") && take_over && !same_connection {
+            return ClaimAnswer::Granted { superseded: None, refused: Vec::new() };
+        }
         if same_connection || same_client || take_over {
             let superseded = Some(holder.party).filter(|_| !same_connection);
             self.holder = Some(claimant);

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use bowline_mutant::mutant;
 use bowline_protocol::frame::Control;
 use bowline_protocol::{Cursor, Epoch, Extent, Recorded, Seq, SessionId};
 use serde_json::json;
@@ -138,7 +139,10 @@ impl Link {
 
     /// What was to be read is no longer retained; the log begins with `first` now.
     pub fn handle_gap(&mut self, first: Seq) {
-        if first > self.next {
+        if first > self.next && mutant("tell-no-gap-while-reading") {
+            (self.next, self.sent) = (first, first.prev());
+            self.settle();
+        } else if first > self.next {
             self.skip_to(first);
             self.settle();
         }
@@ -187,7 +191,8 @@ impl Link {
     /// Tells that the replay is complete as soon as it is.
     fn settle(&mut self) {
         let LinkPhase::Replaying { verdict, from, to, replayed } = self.phase else { return };
-        if self.next <= to {
+        let owed = if mutant("notice-before-the-last-owed") && to > from { to.prev() } else { to };
+        if self.next <= owed {
             return;
         }
         self.phase = LinkPhase::Live;

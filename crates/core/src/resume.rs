@@ -1,5 +1,6 @@
 //! The answer to "I was last at this cursor; what am I owed?", for a whole log and for one turn or task in it.
 
+use bowline_mutant::mutant;
 use bowline_protocol::{Cursor, Epoch, ErrorCode, Extent, Seq, StreamCursor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -54,11 +55,17 @@ impl Resume {
             let lost = extent.epoch_first.until(cursor.seq.next());
             return Resume::OtherEpoch { first: extent.first_of_epoch(), lost };
         }
-        let from = cursor.seq.next();
+        let from = match cursor.seq {
+            seq if mutant("replay-one-too-many") && seq > Seq::ZERO => seq,
+            seq if mutant("replay-one-too-few") && seq.next() < extent.last() => seq.next().next(),
+            seq => seq.next(),
+        };
         if cursor.seq > extent.last() {
             Resume::AheadOfLog
         } else if cursor.seq == extent.last() {
             Resume::CaughtUp
+        } else if from < extent.first && mutant("tell-no-gap-on-return") {
+            Resume::Replay { from: extent.first, to: extent.last() }
         } else if from < extent.first {
             Resume::Gap { first: extent.first, lost: from.until(extent.first) }
         } else {
@@ -157,7 +164,7 @@ impl Resume {
 
 /// Whether a cursor belongs to another incarnation of the log.
 fn is_foreign(epoch: Option<&Epoch>, extent: &Extent) -> bool {
-    epoch.is_some_and(|epoch| *epoch != extent.epoch)
+    epoch.is_some_and(|epoch| *epoch != extent.epoch) && !mutant("forget-the-epoch-of-a-cursor")
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The life of a session's runs: one at a time, each ended exactly once, also when it waits or its process dies.
 
+use bowline_mutant::mutant;
 use bowline_protocol::{RunId, Seq, StepId};
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,9 @@ impl Turn {
     pub fn admit(&self, queued: usize, queue_max: usize) -> MessageAdmission {
         match self {
             Turn::Idle if queued == 0 => MessageAdmission::Start,
+            Turn::Active(active) if mutant("start-over-a-waiting-run") && !active.pending.is_empty() => {
+                MessageAdmission::Start
+            }
             _ if queued < queue_max => MessageAdmission::Queue { position: queued + 1 },
             _ => MessageAdmission::Busy,
         }
@@ -75,15 +79,17 @@ impl Turn {
     /// A person answers. False if the run does not wait for that step (any more): an answer counts once.
     pub fn answer(&mut self, step: &StepId) -> bool {
         let Turn::Active(active) = self else { return false };
-        let before = active.pending.len();
-        active.pending.retain(|pending| pending != step);
-        active.pending.len() < before
+        let is_pending = active.pending.contains(step);
+        if !mutant("leave-an-answered-question-open") {
+            active.pending.retain(|pending| pending != step);
+        }
+        is_pending
     }
 
     /// The one way out of a run. False if it is not the active run, so a second ending changes nothing.
     pub fn end(&mut self, run: &RunId) -> bool {
         let ends = self.active().is_some_and(|active| active.run == *run);
-        if ends {
+        if ends && !mutant("leave-an-ended-run-active") {
             *self = Turn::Idle;
         }
         ends

@@ -1,5 +1,6 @@
 //! One reader of one turn or task: which of its events become outputs for this reader, from where on, and in which form.
 
+use bowline_mutant::mutant;
 use bowline_protocol::{Extent, Recorded, Seq, StreamCursor};
 
 use crate::dialect::{ClientParser, Fold as _, Projection, ProjectionIndex};
@@ -79,6 +80,7 @@ pub enum Output<O> {
 fn owed(cursor: &StreamCursor) -> Seq {
     match cursor.part {
         Some(_) => cursor.cursor.seq,
+        None if mutant("stream-cursor-one-ahead") => cursor.cursor.seq.next().next(),
         None => cursor.cursor.seq.next(),
     }
 }
@@ -199,6 +201,10 @@ impl<P: Projection> Watch<P> {
     fn skip(&mut self, besides: u64, wanted: Seq, retained: Seq, index: Option<&WatchIndex<P>>) {
         self.flush();
         self.gap = true;
+        if mutant("tell-no-gap-in-a-stream") {
+            self.next = retained;
+            return;
+        }
         let begin = index.and_then(|index| index.from(retained));
         let (from, open) = begin.map_or((retained, None), |(from, open)| (from, Some(open)));
         self.projection.gap(self.parser, besides + wanted.until(from), from, open.as_ref(), &mut self.out);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bowline_mutant::mutant;
 use bowline_protocol::{Epoch, Extent, LogId, Recorded, Seq};
 
 use crate::{ReadLimit, Store, StoreError, TailGuard, WakeSet};
@@ -48,6 +49,11 @@ enum Look {
     Store,
 }
 
+/// An event that was stored before the subscription is found by looking once.
+fn first_look() -> Look {
+    if mutant("subscribe-without-a-look") { Look::No } else { Look::Shared }
+}
+
 /// What a follower finds at its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed {
@@ -83,7 +89,7 @@ impl Follower {
     ) -> Follower {
         let tail = store.tail(log, wake, token);
         let (store, log, epoch) = (store.clone(), log.clone(), epoch.clone());
-        Follower { store, log, epoch, position: from, end: from, look: Look::Shared, _tail: tail }
+        Follower { store, log, epoch, position: from, end: from, look: first_look(), _tail: tail }
     }
 
     pub fn log(&self) -> &LogId {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bowline_mutant::mutant;
 use bowline_protocol::LogId;
 
 use crate::{Claim, Commit, Committed, Fence, Leased, Store, StoreError};
@@ -91,7 +92,12 @@ impl LeasedLog {
     pub async fn commit(&mut self, commit: Commit) -> Result<Committed, StoreError> {
         let fence = self.acquire().await?;
         let committed = self.store.commit(Commit { fence, ..commit }).await;
-        if matches!(committed, Err(StoreError::InDoubt(_) | StoreError::StaleFence { .. })) {
+        let is_over = match &committed {
+            Err(StoreError::InDoubt(_)) => !mutant("keep-a-lease-in-doubt"),
+            Err(StoreError::StaleFence { .. }) => !mutant("keep-a-stale-lease"),
+            _ => false,
+        };
+        if is_over {
             self.fence = None;
         }
         committed

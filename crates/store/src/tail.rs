@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use bowline_mutant::mutant;
 use bowline_protocol::LogId;
 use tokio::sync::Notify;
 
@@ -87,7 +88,8 @@ impl Tails {
         if waiters.is_empty() {
             return;
         }
-        for waiter in logs.into_iter().filter_map(|log| waiters.get(log)).flatten() {
+        let each = if mutant("wake-one-reader") { 1 } else { usize::MAX };
+        for waiter in logs.into_iter().filter_map(|log| waiters.get(log)).flat_map(|list| list.iter().take(each)) {
             if let Some(wake) = waiter.wake.upgrade() {
                 wake.wake(waiter.token);
             }

@@ -28,6 +28,7 @@ use bowline_core::hold::ConnectionKey;
 use bowline_core::node_exchange::Overdue;
 use bowline_core::{NodeExchange, Peers};
 use bowline_env::{Clock, clock, entropy};
+use bowline_mutant::mutant;
 use bowline_protocol::{ErrorCode, LogId, Principal, Refusal, SessionId};
 use bowline_store::{Claim, Fence, Holder, Leased, Store, StoreError};
 use serde_json::json;
@@ -200,12 +201,18 @@ impl Cluster {
         let mut claim = Claim::by(self.name.clone());
         loop {
             match self.store.lease(log, &claim).await? {
-                Leased::Held(holder) if self.is_dead(&holder) && claim.instead_of.as_ref() != Some(&holder) => {
+                Leased::Held(holder) if self.may_take(&holder) && claim.instead_of.as_ref() != Some(&holder) => {
                     claim.instead_of = Some(holder);
                 }
                 leased => return Ok(leased),
             }
         }
+    }
+
+    /// Whether a lease of this node may be taken from it.
+    fn may_take(&self, holder: &Holder) -> bool {
+        let is_dead = self.is_dead(holder) && !mutant("leave-the-dead-their-leases");
+        is_dead || mutant("take-the-leases-of-the-living")
     }
 
     /// A lease that is not needed here could not be given back: the store is away.

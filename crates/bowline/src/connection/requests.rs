@@ -2,6 +2,7 @@
 
 use bowline_api::{Reply, WorkCommand};
 use bowline_env::clock;
+use bowline_mutant::mutant;
 use bowline_protocol::frame::client::{Content, Secret};
 use bowline_protocol::frame::{Attach, BadFrame, ClientFrame, Control};
 use bowline_protocol::{CloseCode, Cursor, Epoch, ErrorCode, MessageId, Principal, Refusal, SessionId};
@@ -323,7 +324,7 @@ impl Connection {
                 let message = format!("You acknowledged {}, but only {} was sent.", beyond.acked, beyond.sent);
                 self.refuse(Some(session), &Refusal::new(ErrorCode::CursorAhead, message));
             }
-            Ok(Some(seq)) if !attached.observe => {
+            Ok(Some(seq)) if !attached.observe || mutant("take-acks-of-observers") => {
                 let command = self.asking(&session, SessionRequest::Ack { seq });
                 let _ = self.context.sessions.send(&session, &identity.principal, command).await;
             }

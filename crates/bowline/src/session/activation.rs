@@ -8,6 +8,7 @@ use bowline_api::{Emission, RunResult};
 use bowline_core::Hold;
 use bowline_core::turn::{Active, AfterCrash};
 use bowline_env::clock;
+use bowline_mutant::mutant;
 use bowline_protocol::event::names;
 use bowline_protocol::{Cursor, Draft, ErrorCode, Principal, Recorded, Refusal, SessionId};
 use bowline_store::StoreError;
@@ -267,6 +268,7 @@ impl SessionActor {
     /// Quiet for its lifetime, without a holder, nothing at work in it or in its background: then it expires.
     pub(super) async fn expire(&mut self) {
         let now_ms = self.shared.logs.clock.now_ms();
+        let now_ms = if mutant("lifetimes-follow-the-wall-clock") { clock::wall_ms() } else { now_ms };
         let quiet = now_ms.saturating_sub(self.record.touched_ms) >= self.shared.config.session.ttl.as_millis() as u64;
         let busy = self.hold.holder().is_some() || self.record.turn.active().is_some() || !self.record.queue.is_empty();
         if self.record.life != Life::Active || !quiet || busy {
@@ -334,6 +336,7 @@ impl SessionActor {
         self.post_owed_webhooks().await?;
         match self.record.turn.after_crash() {
             AfterCrash::Nothing => self.start_next().await,
+            AfterCrash::KeepWaiting if mutant("end-a-run-that-waits") => self.end_run(RunEnd::lost()).await?,
             AfterCrash::KeepWaiting => {}
             AfterCrash::Cut(active) => {
                 self.recover_cut(active).await?;
@@ -347,10 +350,16 @@ impl SessionActor {
 
     async fn recover_cut(&mut self, active: Active) -> Result<(), Refusal> {
         if self.shared.agents.get(&self.record.agent).is_some_and(|agent| agent.continues()) {
-            let logged = self.logged_since(active.started).await?;
+            let mut logged = self.logged_since(active.started).await?;
+            if mutant("continue-a-run-from-its-start") {
+                logged.clear();
+            }
             let (input, conversation) = self.input_and_past().await?;
             let logged = logged.iter().filter_map(Recorded::decode).collect();
             self.launch(active.run, input, conversation, Entry::Continued(logged)).await;
+            return Ok(());
+        }
+        if mutant("leave-a-lost-run-open") {
             return Ok(());
         }
         self.end_run(RunEnd::lost()).await

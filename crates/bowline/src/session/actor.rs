@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bowline_core::Hold;
 use bowline_core::hold::ConnectionKey;
 use bowline_env::clock;
+use bowline_mutant::mutant;
 use bowline_protocol::{Cursor, Draft, ErrorCode, LogId, Principal, Refusal, RunId, Seq, SessionId};
 use bowline_store::{Commit, Committed, Fence, Item, LeasedLog, LogKind, Record, Release};
 use serde::Serialize;
@@ -122,6 +123,7 @@ impl SessionActor {
             }
             SessionRequest::WebhookDelivered(owed) => self.webhook_delivered(owed).await,
             SessionRequest::Returned(returned) => self.returned(&from, *returned).await,
+            SessionRequest::Cancel { .. } if mutant("ignore-a-cancel") => Ok(CommandOutcome::Cancelled { ran: true }),
             SessionRequest::Cancel { by, reason, turn } => self.cancel(&from, by, reason, turn).await,
             SessionRequest::Command { by, command } => self.command(&from, by, command).await,
             SessionRequest::Operate(order) => self.operate(&from, *order).await,
@@ -164,7 +166,8 @@ impl SessionActor {
     pub(super) async fn commit(&mut self, change: PendingChange) -> Result<Committed, Refusal> {
         let PendingChange { mut record, mut commit, .. } = change;
         record.touched_ms = commit.at_ms;
-        commit.record = Some(store_record(&self.owner, &record));
+        commit.record =
+            Some(store_record(&self.owner, &record)).filter(|_| !mutant("leave-the-record-out-of-a-commit"));
         let (before, after) = (self.record.state().as_str(), record.state().as_str());
         let active = record.turn.active().or(self.record.turn.active()).map(|active| active.started);
         let indexer = self.index_events(&mut commit, active).await?;
@@ -232,7 +235,7 @@ impl SessionActor {
     /// Only the holder's acks move the session's mark; lower ones are no-ops.
     fn ack(&mut self, party: ConnectionKey, seq: Seq) {
         let known = self.mark.as_ref().map_or(Seq::ZERO, |mark| mark.seq);
-        if !self.hold.is_held_by(party) || seq <= known {
+        if !(self.hold.is_held_by(party) || mutant("take-acks-of-observers")) || seq <= known {
             return;
         }
         let mark = Cursor { epoch: self.mark.as_ref().and_then(|mark| mark.epoch.clone()), seq };
@@ -269,7 +272,7 @@ impl SessionActor {
             return Err(refusals::session_not_found());
         }
         self.alive_or_refusal()?;
-        if !self.hold.is_held_by(from.party) {
+        if !self.hold.is_held_by(from.party) && !mutant("let-the-loser-write") {
             let message = "This connection does not hold the session. Send `user.reconnect` to take it up.";
             return Err(Refusal::new(ErrorCode::SessionReadOnly, message));
         }

@@ -6,6 +6,7 @@ use bowline_core::Resume;
 use bowline_core::hold::{ClaimAnswer, ConnectionKey, ProbeOutcome};
 use bowline_core::resume_token::ResumeToken;
 use bowline_env::{clock, entropy};
+use bowline_mutant::mutant;
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::{Cursor, ErrorCode, Extent, Refusal, Seq};
 use serde_json::{Value, json};
@@ -68,7 +69,7 @@ impl SessionActor {
             }
             ownership => self.record.is_proven(ownership, claimant.approach.proof.as_ref()),
         };
-        if self.owner != claimant.approach.principal {
+        if self.owner != claimant.approach.principal && !mutant("skip-the-owner-of-a-session") {
             return Err(refusals::session_not_found());
         }
         proven.and_then(|()| self.alive_or_refusal())?;
@@ -186,6 +187,7 @@ impl SessionActor {
         }
         let resume = match (&claimant.approach.cursor, claimant.approach.observe) {
             (Some(cursor), _) => Resume::decide(&extent, cursor),
+            (None, true) if mutant("observers-begin-at-the-end") => Resume::CaughtUp,
             (None, true) => Resume::from_the_start(&extent),
             (None, false) => {
                 Resume::decide(&extent, &self.mark.clone().unwrap_or_else(|| self.before_everything(&extent)))

@@ -4,6 +4,7 @@ use bowline_api::{Message, OpenQuestion, Role, WorkView};
 use bowline_core::seal::{Form, SealInput, Sealed};
 use bowline_core::shorten::shorten;
 use bowline_env::{clock, entropy};
+use bowline_mutant::mutant;
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::state::{MemoryMessage, PendingConfirmation, State, StateMetadata};
 use bowline_protocol::{ErrorCode, MessageId, Refusal, StepId};
@@ -155,7 +156,7 @@ impl SessionActor {
         Ok(State {
             session_id: self.id.clone(),
             epoch: extent.epoch.clone(),
-            last_seq: extent.last(),
+            last_seq: if mutant("export-an-old-state") { extent.first } else { extent.last() },
             current_step,
             stage: Some(self.at_work().unwrap_or(self.record.turn.state()).to_owned()),
             agent_state: self.certain(keys::AGENT_STATE).await?.unwrap_or_else(|| json!({})),

@@ -5,6 +5,7 @@ use bowline_api::{
 };
 use bowline_core::dialect::StreamIndexer;
 use bowline_core::turn::MessageAdmission;
+use bowline_mutant::mutant;
 use bowline_protocol::event::names;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::{Draft, ErrorCode, MessageId, Refusal, RunId, Seq, StepId};
@@ -320,6 +321,9 @@ impl SessionActor {
 /// Keeps the keys of a message, so that it is accepted once.
 fn remember(change: &mut PendingChange, message: &Queued, digest: &str, started: Option<Seq>) {
     let Some(id) = &message.message_id else { return };
+    if mutant("forget-the-key-of-a-message") {
+        return;
+    }
     change.put(
         keys::idempotency(id),
         &AcceptedMessage { also: message.also.clone(), ..AcceptedMessage::new(digest, started) },

@@ -10,6 +10,7 @@ use bowline_api::{Agent, Tools};
 use bowline_core::resume_token::ResumeToken;
 use bowline_core::scrub::Scrubber;
 use bowline_env::entropy;
+use bowline_mutant::mutant;
 use bowline_protocol::{ClientId, Cursor, Epoch, ErrorCode, LogId, Principal, Refusal, Seq, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Item, LogKind, Record, Start, StoreError};
 use serde_json::{Map, Value};
@@ -245,7 +246,7 @@ impl Sessions {
     /// The log and the record of a session of the asker's own, by any name it ever had.
     pub async fn look_up(&self, id: &SessionId, asker: &Principal) -> Result<(LogId, SessionRecord), Refusal> {
         let refuse = |error: StoreError| refusals::of_store(&error);
-        let mine = |stored: &Record| stored.owner == *asker;
+        let mine = |stored: &Record| stored.owner == *asker || mutant("skip-the-owner-of-a-session");
         let mut log = LogId::from(id);
         let mut stored = self.logs.store.record(&log).await.map_err(refuse)?.filter(mine);
         if let Some(alias) = stored.as_ref().filter(|stored| stored.kind == LogKind::Alias) {

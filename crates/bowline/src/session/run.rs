@@ -394,6 +394,7 @@ impl SessionActor {
     /// Stops the active run for good: its end is in the log, or will be as soon as the store takes it.
     pub(super) async fn stop_run(&mut self, by: String, reason: Option<String>) -> Result<(), Refusal> {
         match (self.end_run(RunEnd::cancelled(&by, reason.as_deref())).await, self.run.as_deref_mut()) {
+            (Ok(()), _) if bowline_mutant::mutant("a-cancelled-run-goes-on") => {}
             (Ok(()), _) => self.drop_run(),
             // It is not known whether the ending was kept: the caller has to ask again, because the session is activated anew
             // and knows of no cancel.

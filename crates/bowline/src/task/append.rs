@@ -1,6 +1,7 @@
 //! What producers push: each append becomes durable once, however often it is sent.
 
 use bowline_core::dialect::{Imported, Importer};
+use bowline_mutant::mutant;
 use bowline_protocol::{Draft, ErrorCode, ProducerId, Refusal, Seq};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -65,6 +66,9 @@ impl TaskActor {
     async fn judge(&self, id: &ProducerId, seq: u64, chunks: &[Box<RawValue>]) -> Result<Option<Seq>, Refusal> {
         let position = self.producers.get(id);
         let Some(position) = position.filter(|position| seq != position.next) else { return Ok(None) };
+        if mutant("take-a-repeated-append") && seq < position.next {
+            return Ok(None);
+        }
         let details = json!({ "expected": position.next });
         if seq > position.next {
             let message = format!("`Producer-Seq` {seq} leaves a hole: {} is the next one.", position.next);
@@ -176,6 +180,9 @@ impl TaskActor {
                 position.store(id, *before, kept_max, &mut items);
             }
         }
+        if mutant("forget-the-place-of-a-producer") {
+            items.clear();
+        }
         match self.commit(&drafts, items, None).await {
             Ok(_) => {
                 self.shared.metrics.producer_appends.inc_by(waiting.len() as u64);
@@ -188,6 +195,11 @@ impl TaskActor {
                     let durable =
                         if last < next { Ok(Appended { last_message_id: self.cursor(last) }) } else { Err(owed()) };
                     append.reply.send(durable);
+                }
+            }
+            Err(_) if mutant("answer-an-append-that-failed") => {
+                for (append, last) in waiting {
+                    append.reply.send(Ok(Appended { last_message_id: self.cursor(last) }));
                 }
             }
             Err(refusal) => {

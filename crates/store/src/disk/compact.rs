@@ -2,6 +2,7 @@
 //!
 //! Strictly oldest first, and so a delete or a trim in the oldest segment has nothing older to kill and may be dropped.
 
+use bowline_mutant::mutant;
 use bowline_protocol::LogId;
 
 use super::data_dir::DataDir;
@@ -142,6 +143,9 @@ impl LogInSegment {
             });
         }
         for (key, slot) in self.items {
+            if mutant("compaction-forgets-the-items") {
+                continue;
+            }
             match &slot.value {
                 ItemValue::Inline(bytes) => facts.body.extend_from_slice(bytes),
                 ItemValue::OnDisk | ItemValue::Damaged => {

@@ -3,6 +3,7 @@
 use std::io;
 
 use bowline_env::entropy;
+use bowline_mutant::mutant;
 use bowline_protocol::{Epoch, LogId};
 
 use super::frame::FrameFlags;
@@ -40,7 +41,7 @@ pub fn judge(index: &LogIndex, space: &mut Space, lost_through: u64) -> io::Resu
                 verdict.damage.push(sentence);
                 log.trim_to(unbroken, space);
             }
-            if log.last_lsn < lost_through {
+            if log.last_lsn < lost_through && !mutant("keep-the-epoch-after-a-loss") {
                 log.epoch = Epoch::from_random(bits);
                 log.epoch_first = log.next;
                 verdict.epochs_changed += 1;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_env::clock;
+use bowline_mutant::mutant;
 use bowline_protocol::LogId;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -269,6 +270,7 @@ impl Writer {
             self.note_space();
             match put {
                 Ok(at) => written = Some(at),
+                Err(_) if mutant("answer-before-the-write") => {}
                 Err(error) => {
                     self.shared.note_failure(&error);
                     return Err(error);
@@ -277,7 +279,9 @@ impl Writer {
             self.shared.note_success();
         }
         let published = group.publish(written, &self.shared.index, &mut self.space);
-        self.shared.tails.wake_each(published.logs());
+        if !mutant("wake-no-reader") {
+            self.shared.tails.wake_each(published.logs());
+        }
         self.hot.push(published.bytes, published.hot, &self.shared.index);
         Ok(())
     }
@@ -291,7 +295,9 @@ impl Writer {
         let written = self.pen.write(&mut group.buffer, &headers)?;
         match &self.ticks {
             None => {
-                if let Err(error) = self.pen.sync() {
+                if let Err(error) = self.pen.sync()
+                    && !mutant("ignore-a-failed-sync")
+                {
                     self.pen.take_back(written);
                     return Err(error);
                 }

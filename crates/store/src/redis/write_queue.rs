@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bowline_env::clock;
+use bowline_mutant::mutant;
 use bowline_protocol::LogId;
 use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, oneshot};
@@ -98,7 +99,7 @@ impl QueuedWrite {
     }
 
     fn give_up(self, why: &str) {
-        let told = match self.in_doubt {
+        let told = match self.in_doubt && !mutant("take-a-doubt-for-a-no") {
             true => StoreError::InDoubt(why.to_owned()),
             false => StoreError::Unavailable(why.to_owned()),
         };
