@@ -167,22 +167,33 @@ impl Simulated {
 
 /// While it lives, this thread's time since boot is the time that its runtime has spent, and its wall clock shows what
 /// the simulation says.
-#[derive(Debug)]
-pub struct SimulatedClock(PhantomData<*const ()>);
+pub struct SimulatedClock(Cell<Simulated>, PhantomData<*const ()>);
 
 /// Gives this thread a simulated time. The wall clock begins at `wall_ms` and goes on with the runtime's time.
 pub fn simulate(wall_ms: u64) -> SimulatedClock {
-    SIMULATED.set(Some(Simulated { from: now(), wall_ms }));
-    SimulatedClock(PhantomData)
+    let simulated = Simulated { from: now(), wall_ms };
+    SIMULATED.set(Some(simulated));
+    SimulatedClock(Cell::new(simulated), PhantomData)
 }
 
 impl SimulatedClock {
     /// Sets the wall clock, as an operator or a time server would; the time since boot does not move.
     pub fn set_wall(&self, wall_ms: u64) {
-        if let Some(simulated) = SIMULATED.get() {
-            let wall_ms = wall_ms.saturating_sub(simulated.elapsed().as_millis() as u64);
-            SIMULATED.set(Some(Simulated { wall_ms, ..simulated }));
-        }
+        let simulated = self.0.get();
+        let wall_ms = wall_ms.saturating_sub(simulated.elapsed().as_millis() as u64);
+        self.0.set(Simulated { wall_ms, ..simulated });
+        self.enter();
+    }
+
+    /// This thread's time is this one from now on: for a simulation of several machines, of which each has its own.
+    pub fn enter(&self) {
+        SIMULATED.set(Some(self.0.get()));
+    }
+}
+
+impl fmt::Debug for SimulatedClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SimulatedClock")
     }
 }
 

@@ -10,16 +10,17 @@ use bowline_env::Env;
 use bowline_env::clock::{self, SimulatedClock};
 use bowline_protocol::Principal;
 use bowline_protocol::frame::client::Secret;
+use bowline_store::RedisUrl;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::agent::SimAgent;
 use crate::disk::SimDisk;
-use crate::net::{ServerSide, SimNet};
+use crate::net::{Machine, MachineNet, REDIS, SimNet, address};
 use crate::oracle::Oracle;
-use crate::scenario::Scenario;
-use crate::wire::{HEARTBEAT, HOST};
+use crate::scenario::{Scenario, Setup};
+use crate::wire::HEARTBEAT;
 
 /// Who may come.
 pub const OWNERS: [&str; 3] = ["alice", "bob", "mallory"];
@@ -49,15 +50,30 @@ pub fn run_for(runtime: &Runtime, ms: u64) {
     runtime.block_on(async { tokio::time::sleep(Duration::from_millis(ms)).await });
 }
 
-pub fn config(scenario: &Scenario, disk: &SimDisk, net: &SimNet) -> anyhow::Result<Config> {
-    let env = Env { files: Arc::new(disk.clone()), network: Arc::new(ServerSide(net.clone())) };
-    let mut config = Config { listen: HOST.parse()?, env, ..Config::default() };
+/// The settings of one node.
+pub fn config(scenario: &Scenario, disk: &SimDisk, net: &SimNet, machine: Machine) -> anyhow::Result<Config> {
+    let env = Env { files: Arc::new(disk.clone()), network: Arc::new(MachineNet(net.clone(), machine)) };
+    let mut config = Config { listen: address(machine), env, ..Config::default() };
     config.default_agent = AGENT.into();
-    config.store.url = StoreUrl::Disk("/data".into());
-    config.store.sync = if scenario.syncs_always { SyncMode::Always } else { SyncMode::Interval };
+    match scenario.setup {
+        Setup::Disk { syncs_always } => {
+            config.store.url = StoreUrl::Disk("/data".into());
+            config.store.sync = if syncs_always { SyncMode::Always } else { SyncMode::Interval };
+        }
+        Setup::Nodes { .. } => {
+            let url = RedisUrl::parse(&format!("redis://{}", address(REDIS))).map_err(anyhow::Error::msg)?;
+            config.store.url = StoreUrl::Redis(url);
+            config.store.timeout = Duration::from_secs(2);
+            config.lease.ttl = Duration::from_secs(2);
+            config.lease.answer_timeout = Duration::from_secs(3);
+        }
+    }
     config.session.ownership = Ownership::Principal;
     config.state.keys = vec![SealKey::new("k1", &[7; 32], false)?];
     config.heartbeat.interval = HEARTBEAT;
+    config.limits.send_window_bytes = scenario.window_bytes;
+    // The wall clock is at most 20 minutes off when a server starts, and jumps by hours while it runs.
+    config.session.ttl = Duration::from_secs(3600);
     config.drain.timeout = Duration::from_millis(500);
     if let Some(most) = scenario.events_max {
         (config.buffer.events_max, config.stream.events_max) = (most, most);
@@ -92,6 +108,7 @@ impl SimHost {
 
     /// Lets the server work for so long. Returns how it ended, if it did.
     pub fn run(&mut self, ms: u64) -> Option<String> {
+        self.clock.enter();
         run_for(&self.runtime, ms);
         if !self.running.is_finished() {
             return None;
@@ -102,6 +119,12 @@ impl SimHost {
             Ok(Err(error)) => error,
             Err(panic) => panic.to_string(),
         })
+    }
+
+    /// The process stood still for so long (SIGSTOP), and finds that its clock has moved on.
+    pub fn wake(&mut self, ms: u64) {
+        self.clock.enter();
+        self.runtime.block_on(tokio::time::advance(Duration::from_millis(ms)));
     }
 
     /// As SIGTERM does.
@@ -117,6 +140,7 @@ impl SimHost {
     /// Everything that the process had in memory is gone.
     pub fn die(self) {
         let SimHost { runtime, clock, running, .. } = self;
+        clock.enter();
         drop(running);
         drop(runtime);
         drop(clock);

@@ -22,7 +22,8 @@
 //! | [`client`], [`wire`] | the clients' scripts, and how they reach the server |
 //! | [`agent`] | the agent, which counts its runs |
 //! | [`host`] | the node, on a runtime that can be dropped |
-//! | [`disk`], [`net`] | the models of a disk and a network |
+//! | [`disk`], [`net`], [`redis`] | the models of a disk, a network and a Redis |
+//! | [`mutants`] | the flaws that can be planted, to see that each is found |
 //! | [`dice`], [`seeded_libc`] | chance that follows from the seed, ours and the C library's |
 //! | [`trace`] | what happened: its hash, its lines, the faults that were delivered |
 
@@ -31,9 +32,11 @@ pub mod client;
 pub mod dice;
 pub mod disk;
 pub mod host;
+pub mod mutants;
 pub mod net;
 pub mod oracle;
 pub mod picture;
+pub mod redis;
 pub mod scenario;
 pub mod seeded_libc;
 pub mod trace;

@@ -1,5 +1,7 @@
 //! `bowline-sim`: runs seeds, each in a process of its own and twice, and says what went wrong and how to repeat it.
 
+mod hunt;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, ExitCode, Output};
@@ -46,6 +48,23 @@ struct Cli {
     /// Run one seed in this process and print its outcome as JSON
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
+    /// Plant each flaw in turn, or those whose names contain this, and count the seeds until it is found
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    mutants: Option<String>,
+    /// Plant this flaw in this process
+    #[arg(long, value_name = "NAME")]
+    mutant: Option<String>,
+}
+
+#[cfg(feature = "mutants")]
+fn plant(name: &str) -> bool {
+    bowline_mutant::plant(name);
+    true
+}
+
+#[cfg(not(feature = "mutants"))]
+fn plant(_: &str) -> bool {
+    false
 }
 
 /// What can be done to a server; each must have been done in a run with a floor.
@@ -56,9 +75,14 @@ const KINDS: &[&str] = &[
     "disk full",
     "half-open",
     "kill",
+    "lost answer",
     "lost sectors",
+    "partition",
+    "pause",
     "power cut",
     "read fails",
+    "redis dies",
+    "redis flushed",
     "slow disk",
     "stall",
     "stop",
@@ -68,9 +92,16 @@ const KINDS: &[&str] = &[
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let done = match (cli.seed, cli.trace) {
-        (Some(seed), _) => one(seed, false),
-        (_, Some(seed)) => one(seed, true),
+    if let Some(name) = &cli.mutant
+        && !plant(name)
+    {
+        say("flaws are planted only by a build with --features mutants");
+        return ExitCode::FAILURE;
+    }
+    let done = match (cli.seed, cli.trace, &cli.mutants) {
+        (Some(seed), ..) => one(seed, false),
+        (_, Some(seed), _) => one(seed, true),
+        (.., Some(named)) => hunt::all(&cli, named),
         _ if cli.picture.is_some() => draw(&cli),
         _ => many(&cli),
     };
@@ -178,9 +209,9 @@ impl Sum {
 
 /// Runs a seed in one process, and in another to compare.
 fn judge(seed: u64, once: bool) -> Result<Value, String> {
-    let first = child(seed)?;
+    let first = child(seed, None)?;
     if !once {
-        let second = child(seed)?;
+        let second = child(seed, None)?;
         if first != second {
             return Err(format!("two runs differ:\n  {first}\n  {second}"));
         }
@@ -190,9 +221,15 @@ fn judge(seed: u64, once: bool) -> Result<Value, String> {
     if violations.is_empty() { Ok(first) } else { Err(format!("  {}", violations.join("\n  "))) }
 }
 
-fn child(seed: u64) -> Result<Value, String> {
+/// Runs a seed in a process of its own, with a flaw or without.
+fn child(seed: u64, mutant: Option<&str>) -> Result<Value, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let ran = Command::new(program).args(["--seed", &seed.to_string()]).output();
+    let mut command = Command::new(program);
+    command.args(["--seed", &seed.to_string()]);
+    if let Some(name) = mutant {
+        command.args(["--mutant", name]);
+    }
+    let ran = command.output();
     let Output { status, stdout, stderr } = ran.map_err(|error| error.to_string())?;
     let last = String::from_utf8_lossy(&stdout).lines().last().map(str::to_owned).unwrap_or_default();
     serde_json::from_str(&last).map_err(|_| format!("{status}: {}", String::from_utf8_lossy(&stderr)))

@@ -27,9 +27,19 @@ struct Facts {
     /// Which sessions and tasks are whose.
     owners: BTreeMap<String, String>,
     /// Which runs worked on a message, as the agent counts them.
-    runs: BTreeMap<String, BTreeSet<String>>,
+    runs: BTreeMap<String, (u64, BTreeSet<String>)>,
     claims: Vec<Claim>,
     sent: Vec<Sent>,
+    losses: Vec<AllowedLoss>,
+    /// When sessions were made.
+    made: BTreeMap<String, u64>,
+}
+
+/// What was first seen in this time may be gone: so much the settings leave to chance.
+#[derive(Clone, Copy, Debug)]
+struct AllowedLoss {
+    from_ms: u64,
+    to_ms: u64,
 }
 
 /// The epochs that one log consists of, oldest first, and how far each goes.
@@ -38,8 +48,8 @@ pub type LogEpochs = Vec<(String, u64)>;
 /// What this simulation may expect of the server's settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Promises {
-    /// Every commit is synced before it is shown: nothing that was seen may be lost by any crash.
-    pub is_durable: bool,
+    /// A loss is told with the first greeting after it; else with the first commit.
+    pub tells_losses_at_once: bool,
     /// Nothing is let go for its age or number: there are no gaps to tell of.
     pub keeps_all: bool,
 }
@@ -50,6 +60,7 @@ struct Seen {
     name: String,
     message_id: Option<String>,
     by: String,
+    at_ms: u64,
 }
 
 /// A connection was granted a session.
@@ -94,6 +105,8 @@ impl Oracle {
             runs: BTreeMap::new(),
             claims: Vec::new(),
             sent: Vec::new(),
+            losses: Vec::new(),
+            made: BTreeMap::new(),
         })))
     }
 
@@ -121,12 +134,38 @@ impl Oracle {
 
     fn epochs_may_change(&self) -> bool {
         let facts = self.facts();
-        !facts.promises.is_durable || facts.trace.faults().contains_key("sync fails")
+        !facts.losses.is_empty() || facts.trace.faults().contains_key("sync fails")
+    }
+
+    /// Whether the store has refused anything: then what was promised for later may be forgotten by a crash.
+    pub fn store_failed(&self) -> bool {
+        let faults = self.facts().trace.faults();
+        ["sync fails", "write fails", "read fails", "disk full"].iter().any(|kind| faults.contains_key(kind))
+    }
+
+    /// Something happened that may cost what was first seen since `from_ms`.
+    pub fn allow_loss(&self, from_ms: u64) {
+        let mut facts = self.facts();
+        let to_ms = facts.trace.now_ms();
+        facts.losses.push(AllowedLoss { from_ms, to_ms });
+    }
+
+    /// Whether anything at all may have been lost.
+    pub fn has_losses(&self) -> bool {
+        !self.facts().losses.is_empty()
+    }
+
+    /// Whether a session may be gone, since it was made not long before a loss.
+    pub fn may_be_gone(&self, session: &str) -> bool {
+        let facts = self.facts();
+        facts.made.get(session).is_some_and(|made| facts.may_be_lost(*made))
     }
 
     /// A client was told that this session or task is its own.
     pub fn owns(&self, owner: &str, id: &str) {
         let mut facts = self.facts();
+        let now_ms = facts.trace.now_ms();
+        facts.made.entry(id.to_owned()).or_insert(now_ms);
         let known = facts.owners.entry(id.to_owned()).or_insert_with(|| owner.to_owned()).clone();
         if known != owner {
             facts.violate(owner, format_args!("{id} belongs to {known}"));
@@ -150,9 +189,12 @@ impl Oracle {
     /// The agent began to work on a message.
     pub fn worked(&self, tag: &str, run: &str) {
         let mut facts = self.facts();
-        let runs = facts.runs.entry(tag.to_owned()).or_default();
+        let now_ms = facts.trace.now_ms();
+        let (first_ms, runs) = facts.runs.entry(tag.to_owned()).or_insert_with(|| (now_ms, BTreeSet::new()));
         runs.insert(run.to_owned());
-        if runs.len() > 1 && facts.promises.is_durable {
+        if let (first_ms, true) = (*first_ms, runs.len() > 1)
+            && !facts.may_be_lost(first_ms)
+        {
             facts.violate("agent", format_args!("{tag} was worked on twice"));
         }
     }
@@ -185,8 +227,10 @@ impl Oracle {
             name: text(&frame["event"]).unwrap_or_default(),
             message_id: text(&frame["metadata"]["message_id"]),
             by: who.to_owned(),
+            at_ms: 0,
         };
         let mut facts = self.facts();
+        let seen = Seen { at_ms: facts.trace.now_ms(), ..seen };
         let known =
             facts.events.entry(epoch.to_owned()).or_default().entry(seq).or_insert_with(|| seen.clone()).clone();
         if known.digest != seen.digest {
@@ -205,7 +249,7 @@ impl Oracle {
             wrong.extend(facts.judge_log(name, &facts.merged(log), &mut keys));
         }
         for (key, places) in keys {
-            if places.len() > 1 && facts.promises.is_durable {
+            if places.len() > 1 {
                 wrong.push(format!("message {key} is in the log {} times: {}", places.len(), places.join(", ")));
             }
         }
@@ -217,6 +261,11 @@ impl Oracle {
 }
 
 impl Facts {
+    /// Whether what was first seen then may be gone.
+    fn may_be_lost(&self, at_ms: u64) -> bool {
+        self.losses.iter().any(|loss| (loss.from_ms..=loss.to_ms).contains(&at_ms))
+    }
+
     fn violate(&mut self, who: &str, what: impl Display) {
         let sentence = format!("{who}: {what}");
         self.trace.note(who, format_args!("VIOLATION {what}"));
@@ -227,9 +276,11 @@ impl Facts {
     fn lost(&self, logs: &[LogEpochs]) -> Vec<String> {
         let ends: BTreeMap<&str, u64> = logs.iter().flatten().map(|(epoch, last)| (epoch.as_str(), *last)).collect();
         let mut wrong = Vec::new();
-        for (epoch, events) in self.events.iter().filter(|_| self.promises.is_durable && self.promises.keeps_all) {
-            let (seen, end) = (events.keys().next_back().copied(), ends.get(epoch.as_str()).copied());
-            if end.is_none() || end < seen {
+        for (epoch, events) in self.events.iter().filter(|_| self.promises.keeps_all) {
+            let end = ends.get(epoch.as_str()).copied();
+            let owed = events.iter().filter(|(_, seen)| !self.may_be_lost(seen.at_ms));
+            let seen = owed.map(|(seq, _)| *seq).next_back();
+            if seen.is_some() && end < seen {
                 wrong.push(format!("{epoch}: clients saw up to {seen:?}, and the log ends at {end:?}"));
             }
         }
@@ -279,16 +330,20 @@ impl Facts {
 
     /// Messages in a log that left only on connections that had lost the session before.
     fn written_without_the_session(&self) -> Vec<String> {
-        let logged: BTreeSet<&str> = self
+        if !self.losses.is_empty() {
+            // Who held what is forgotten, too.
+            return Vec::new();
+        }
+        let logged: BTreeMap<&str, u64> = self
             .events
             .values()
             .flat_map(|events| events.values())
-            .filter_map(|seen| seen.message_id.as_deref())
+            .filter_map(|seen| Some((seen.message_id.as_deref()?, seen.at_ms)))
             .collect();
         let mut wrong = Vec::new();
         let tags: BTreeSet<&str> = self.sent.iter().map(|sent| sent.tag.as_str()).collect();
-        for tag in tags.intersection(&logged) {
-            let mut ways = self.sent.iter().filter(|sent| sent.tag == *tag);
+        for (tag, seen_ms) in logged.into_iter().filter(|(tag, _)| tags.contains(tag)) {
+            let mut ways = self.sent.iter().filter(|sent| sent.tag == tag && sent.at_ms <= seen_ms);
             if ways.all(|sent| self.had_lost(sent)) {
                 wrong.push(format!("{tag} was written by a connection that no longer held its session"));
             }
@@ -375,13 +430,16 @@ impl Reader {
                 }
                 number("first_retained_seq").or(number("from_seq")).map_or(last, |first| first.saturating_sub(1))
             }
+            ("ahead_of_log", Return::Cursor(..)) if oracle.has_losses() => last,
             (verdict, how) => {
                 oracle.violate(&self.who, format_args!("came with {how:?} and was told {verdict}: {facts}"));
                 last
             }
         };
         match how {
-            Return::Cursor(of, seq) if *of == epoch && verdict != "gap" && *seq != behind => {
+            Return::Cursor(of, seq)
+                if *of == epoch && verdict != "gap" && verdict != "ahead_of_log" && *seq != behind =>
+            {
                 oracle.violate(&self.who, format_args!("came with {seq}, and reading begins behind {behind}"));
             }
             Return::Acked(acked) if verdict != "gap" && verdict != "other_epoch" && behind > *acked => {
@@ -396,7 +454,7 @@ impl Reader {
             _ => {}
         }
         let seen = seen.get(&epoch).copied().unwrap_or(0);
-        if promises.is_durable && last < seen {
+        if (promises.tells_losses_at_once || !oracle.has_losses()) && last < seen {
             oracle.violate(&self.who, format_args!("the log ends at {last}, and {seen} was seen"));
         }
         self.any_epoch = !matches!(how, Return::Cursor(..));
@@ -409,7 +467,9 @@ impl Reader {
         let number = |key: &str| facts[key].as_u64();
         if facts["action"] == "replay" {
             let to = number("to_seq").unwrap_or(0);
-            if self.seq() != to {
+            // Where events are let go, those that were owed may be, too, and that was told before this.
+            let is_ahead = self.seq() > to && !oracle.promises().keeps_all;
+            if self.seq() != to && !is_ahead {
                 oracle.violate(&self.who, format_args!("{facts} came after event {}", self.seq()));
             }
         } else if facts["code"] == "REPLAY_GAP" {
@@ -430,7 +490,7 @@ mod tests {
     use super::*;
 
     fn oracle() -> Oracle {
-        Oracle::new(Trace::new(false), Promises { is_durable: true, keeps_all: true })
+        Oracle::new(Trace::new(false), Promises { tells_losses_at_once: true, keeps_all: true })
     }
 
     fn event(seq: u64, name: &str, message_id: Option<&str>) -> Value {
@@ -499,6 +559,37 @@ mod tests {
     }
 
     #[test]
+    fn a_second_run_for_one_message_is_a_violation_unless_the_first_may_be_lost() {
+        let trace = Trace::new(false);
+        let oracle = Oracle::new(trace.clone(), Promises { tells_losses_at_once: true, keeps_all: true });
+        oracle.worked("m", "run-1");
+        oracle.worked("m", "run-1");
+        assert!(oracle.violations().is_empty(), "one run may go on in another process");
+        oracle.worked("m", "run-2");
+        assert_eq!(oracle.violations().len(), 1);
+        trace.set_now(100);
+        oracle.worked("n", "run-3");
+        trace.set_now(120);
+        oracle.allow_loss(90);
+        oracle.worked("n", "run-4");
+        assert_eq!(oracle.violations().len(), 1, "what was begun 20 ms before a loss of 30 ms may be begun again");
+    }
+
+    #[test]
+    fn only_what_was_seen_shortly_before_a_loss_may_be_gone() {
+        for (loss_from, wrong) in [(0, 0), (50, 1)] {
+            let trace = Trace::new(false);
+            let oracle = Oracle::new(trace.clone(), Promises { tells_losses_at_once: true, keeps_all: true });
+            trace.set_now(40);
+            shown(&oracle, "client", &[event(1, names::USER_MESSAGE, Some("m")), event(2, names::FINAL_ANSWER, None)]);
+            trace.set_now(60);
+            oracle.allow_loss(loss_from);
+            oracle.judge(&[Vec::new()]);
+            assert_eq!(oracle.violations().len(), wrong, "a loss of what came after {loss_from}");
+        }
+    }
+
+    #[test]
     fn what_is_shown_to_one_who_does_not_own_it_is_a_violation() {
         let oracle = oracle();
         oracle.owns("alice", "sess_1");
@@ -510,7 +601,7 @@ mod tests {
     #[test]
     fn a_message_that_left_a_connection_after_it_had_lost_the_session_must_not_be_in_the_log() {
         let trace = Trace::new(false);
-        let oracle = Oracle::new(trace.clone(), Promises { is_durable: true, keeps_all: true });
+        let oracle = Oracle::new(trace.clone(), Promises { tells_losses_at_once: true, keeps_all: true });
         let at = |ms| trace.set_now(ms);
         at(10);
         oracle.granted("s", 1, 5);

@@ -2,6 +2,8 @@
 //!
 //! None of it is the server's own client (`crates/client`): what shares code with the server cannot judge it.
 
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline_env::clock;
@@ -14,11 +16,10 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use crate::net::{SimNet, SimSocket};
+use crate::dice::Dice;
+use crate::net::{CLIENTS, FIRST_NODE, Machine, SimNet, SimSocket, address};
 use crate::trace::Trace;
 
-/// The server's name, as clients write it.
-pub const HOST: &str = "127.0.0.1:8080";
 /// How often the server gives a sign of life; twice as long without one, and the connection is lost.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -40,6 +41,23 @@ pub struct SimCaller {
     pub trace: Trace,
     pub who: String,
     pub token: String,
+    /// Which node it comes to, as a balancer has it.
+    pub balancer: Balancer,
+}
+
+/// Sends each connection to any node. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Balancer(Arc<Mutex<Dice>>, u8);
+
+impl Balancer {
+    pub fn new(dice: Dice, nodes: u8) -> Balancer {
+        Balancer(Arc::new(Mutex::new(dice)), nodes)
+    }
+
+    fn node(&self) -> Machine {
+        let mut dice = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        FIRST_NODE + dice.below(u64::from(self.1)) as Machine
+    }
 }
 
 /// One WebSocket.
@@ -59,15 +77,16 @@ impl std::fmt::Debug for Wire {
 }
 
 impl SimCaller {
-    async fn dial(&self) -> Result<SimSocket, Lost> {
-        Ok(timeout(PATIENCE, self.net.dial()).await??)
+    async fn dial(&self) -> Result<(SimSocket, SocketAddr), Lost> {
+        let node = self.balancer.node();
+        Ok((timeout(PATIENCE, self.net.dial(CLIENTS, node)).await??, address(node)))
     }
 
     /// A WebSocket that was greeted.
     pub async fn connect(&self) -> Result<Wire, Lost> {
-        let socket = self.dial().await?;
+        let (socket, host) = self.dial().await?;
         let link = socket.link();
-        let mut request = format!("ws://{HOST}/ws").into_client_request()?;
+        let mut request = format!("ws://{host}/ws").into_client_request()?;
         request.headers_mut().insert("authorization", format!("Bearer {}", self.token).parse()?);
         let shake = tokio_tungstenite::client_async(request, socket);
         let (socket, _) = timeout(PATIENCE, Box::pin(shake)).await??;
@@ -102,10 +121,10 @@ impl SimCaller {
         headers: &[(&str, String)],
         body: Option<&Value>,
     ) -> Result<HttpAnswer, Lost> {
-        let mut socket = self.dial().await?;
+        let (mut socket, host) = self.dial().await?;
         let body = body.map(Value::to_string).unwrap_or_default();
         let mut head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\nauthorization: Bearer {}\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\nauthorization: Bearer {}\r\n",
             self.token
         );
         for (name, value) in headers {

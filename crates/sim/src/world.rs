@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline::config::Config;
-use bowline_env::entropy;
+use bowline_env::{Network as _, entropy};
 use tokio::runtime::Runtime;
 
 use crate::client::holder::HoldingClient;
@@ -14,10 +14,12 @@ use crate::client::{Clients, SharedSession, producer, stranger, turns};
 use crate::dice::Dice;
 use crate::disk::{Death, Plan, SimDisk};
 use crate::host::{self, OWNERS, SimHost, run_for};
-use crate::net::{SimNet, Weather};
+use crate::net::{CLIENTS, FIRST_NODE, Machine, MachineNet, REDIS, SimNet, Weather, address};
 use crate::oracle::{LogEpochs, Oracle, Promises};
-use crate::scenario::{PlannedFault, Scenario};
+use crate::redis::server::{RedisKeeping, SimRedis};
+use crate::scenario::{PlannedFault, Scenario, Setup};
 use crate::trace::Trace;
+use crate::wire::Balancer;
 
 /// A Wednesday in November 2026, when all histories begin.
 const WALL_START_MS: u64 = 1_795_000_000_000;
@@ -27,6 +29,8 @@ const IDLE_STEP_MS: u64 = 5;
 const QUIET_MAX_MS: u64 = 60_000;
 /// How far the wall clock may be off when the server starts: lifetimes count from it then.
 const OFF_AT_START_MS: i64 = 20 * 60 * 1000;
+/// With syncs every 50 ms, on a disk that takes up to 150 ms for each: so much a power cut may cost.
+const UNSYNCED_MAX_MS: u64 = 400;
 /// Panics of any task count, also of those whose end no other waits for.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -47,22 +51,41 @@ struct World {
     trace: Trace,
     oracle: Oracle,
     scenario: Scenario,
-    config: Config,
     disk: SimDisk,
     net: SimNet,
-    host: Option<SimHost>,
+    nodes: Vec<SimNode>,
+    redis: Option<SimRedis>,
+    /// When Redis is back.
+    redis_at: Option<u64>,
     clients: Clients,
     runtime: Runtime,
     is_busy: bool,
-    boots_at: u64,
-    /// How far the wall clock is off.
-    off_ms: i64,
     faults: VecDeque<(u64, PlannedFault)>,
     /// What ends by itself, and when.
     full_until: u64,
     slow_until: u64,
     /// When a person restarts a server whose disk has failed.
     restart_at: Option<u64>,
+}
+
+/// A machine with a server on it.
+struct SimNode {
+    machine: Machine,
+    config: Config,
+    host: Option<SimHost>,
+    boots_at: u64,
+    /// It stands still until then.
+    paused_until: u64,
+    /// For how long it has stood still.
+    missed_ms: u64,
+    /// How far its wall clock is off.
+    off_ms: i64,
+}
+
+impl SimNode {
+    fn name(&self) -> String {
+        if self.machine == FIRST_NODE { "server".into() } else { format!("server-{}", self.machine) }
+    }
 }
 
 /// Runs the history of a seed.
@@ -73,30 +96,43 @@ pub fn run(seed: u64, readable: bool) -> anyhow::Result<Outcome> {
     let _entropy = entropy::seed(seed);
     let dice = Dice::new(seed);
     let trace = Trace::new(readable);
-    let scenario = Scenario::draw(dice.fork(1));
-    let promises = Promises { is_durable: true, keeps_all: scenario.events_max.is_none() };
+    let scenario = Scenario::draw(seed, dice.fork(1));
+    let on_disk = matches!(scenario.setup, Setup::Disk { .. });
+    let promises = Promises { tells_losses_at_once: on_disk, keeps_all: scenario.events_max.is_none() };
     let oracle = Oracle::new(trace.clone(), promises);
     let disk = SimDisk::new(dice.fork(2), trace.clone(), scenario.segment_bytes);
     let net = SimNet::new(dice.fork(3), trace.clone(), disk.clone());
-    let config = host::config(&scenario, &disk, &net)?;
+    let mut nodes = Vec::new();
+    for machine in FIRST_NODE..FIRST_NODE + scenario.setup.nodes() {
+        let config = host::config(&scenario, &disk, &net, machine)?;
+        let node = SimNode { machine, config, host: None, boots_at: 0, paused_until: 0, missed_ms: 0, off_ms: 0 };
+        nodes.push(node);
+    }
+    let redis = match scenario.setup {
+        Setup::Disk { .. } => None,
+        Setup::Nodes { keeping, .. } => {
+            let trace = trace.clone();
+            Some(SimRedis::new(keeping, Arc::new(move || (WALL_START_MS + trace.now_ms()) * 1000)))
+        }
+    };
     trace.note("seed", format_args!("{scenario:?}"));
     net.set_weather(scenario.weather);
-    let clients = Clients::new(net.clone(), trace.clone(), oracle.clone());
+    let balancer = Balancer::new(dice.fork(5), scenario.setup.nodes());
+    let clients = Clients::new(net.clone(), trace.clone(), oracle.clone(), balancer);
     let mut world = World {
         now_ms: 0,
         dice: dice.fork(4),
         trace,
         oracle,
         faults: scenario.faults.clone().into(),
-        config,
         disk,
         net,
-        host: None,
+        nodes,
+        redis_at: redis.as_ref().map(|_| 0),
+        redis,
         clients,
         runtime: host::runtime()?,
         is_busy: true,
-        boots_at: 0,
-        off_ms: 0,
         full_until: 0,
         slow_until: 0,
         restart_at: None,
@@ -179,68 +215,120 @@ impl World {
             }
         }
         self.end_what_passes();
-        if self.host.is_none() && self.now_ms >= self.boots_at {
-            self.boot()?;
-        }
-        if let Some(host) = &mut self.host {
-            let ended = host.run(step);
-            if let Some(death) = self.disk.died() {
-                self.die(death, "in the middle of a write");
-            } else if let Some(how) = ended {
-                self.trace.note("server", how);
-                self.down(Death::Killed, 300);
-            }
+        self.run_redis();
+        for at in 0..self.nodes.len() {
+            self.run_node(at, step)?;
         }
         run_for(&self.runtime, step);
         Ok(())
     }
 
-    fn wall_ms(&self) -> u64 {
-        (WALL_START_MS + self.now_ms).saturating_add_signed(self.off_ms)
+    fn run_redis(&mut self) {
+        let Some(redis) = &self.redis else { return };
+        redis.note_time();
+        for _ in 0..redis.take_answers_lost() {
+            self.trace.fault("lost answer", "redis", "of a commit that was done");
+        }
+        if self.redis_at.is_some_and(|at| at <= self.now_ms) {
+            self.redis_at = None;
+            self.trace.note("redis", "starts");
+            self.net.machine_on(REDIS);
+            let (net, redis) = (MachineNet(self.net.clone(), REDIS), redis.clone());
+            self.runtime.spawn(async move {
+                if let Ok(listener) = net.listen(address(REDIS)).await {
+                    redis.serve(listener).await;
+                }
+            });
+        }
     }
 
-    fn boot(&mut self) -> anyhow::Result<()> {
-        self.off_ms = self.off_ms.clamp(-OFF_AT_START_MS, OFF_AT_START_MS);
-        self.disk.boot();
-        self.net.server_on();
-        self.restart_at = None;
-        self.trace.note("server", "starts");
-        let wall = self.wall_ms();
-        self.host = Some(SimHost::boot(&self.config, &self.oracle, self.scenario.agent_continues, wall)?);
+    /// Lets one node work.
+    fn run_node(&mut self, at: usize, step: u64) -> anyhow::Result<()> {
+        let node = &mut self.nodes[at];
+        if node.host.is_none() && self.now_ms >= node.boots_at {
+            self.boot(at)?;
+        }
+        let node = &mut self.nodes[at];
+        let Some(host) = &mut node.host else { return Ok(()) };
+        if self.now_ms < node.paused_until {
+            node.missed_ms += step;
+            return Ok(());
+        }
+        if node.missed_ms > 0 {
+            host.wake(std::mem::take(&mut node.missed_ms));
+        }
+        let (ended, name) = (host.run(step), node.name());
+        if let (Some(death), true) = (self.disk.died(), self.redis.is_none()) {
+            self.die(at, death, "in the middle of a write");
+        } else if let Some(how) = ended {
+            self.trace.note(&name, how);
+            self.down(at, Death::Killed, 300);
+        }
         Ok(())
     }
 
-    /// The server is gone, and comes back a while later.
-    fn down(&mut self, death: Death, away_max_ms: u64) {
-        self.disk.stop(death);
-        self.net.server_off(death);
-        if let Some(host) = self.host.take() {
-            host.die();
-        }
-        self.boots_at = self.now_ms + self.dice.between(1, away_max_ms);
+    fn wall_ms(&self, at: usize) -> u64 {
+        (WALL_START_MS + self.now_ms).saturating_add_signed(self.nodes[at].off_ms)
     }
 
-    fn die(&mut self, death: Death, what: &str) {
-        if self.host.is_some() {
+    fn boot(&mut self, at: usize) -> anyhow::Result<()> {
+        let off_ms = self.nodes[at].off_ms.clamp(-OFF_AT_START_MS, OFF_AT_START_MS);
+        self.nodes[at].off_ms = off_ms;
+        if self.redis.is_none() {
+            self.disk.boot();
+            self.restart_at = None;
+        }
+        let wall = self.wall_ms(at);
+        let node = &mut self.nodes[at];
+        (node.paused_until, node.missed_ms) = (0, 0);
+        self.net.machine_on(node.machine);
+        self.trace.note(&node.name(), "starts");
+        node.host = Some(SimHost::boot(&node.config, &self.oracle, self.scenario.agent_continues, wall)?);
+        Ok(())
+    }
+
+    /// A server is gone, and comes back a while later.
+    fn down(&mut self, at: usize, death: Death, away_max_ms: u64) {
+        if self.redis.is_none() {
+            self.disk.stop(death);
+        }
+        if death == Death::PowerCut && matches!(self.scenario.setup, Setup::Disk { syncs_always: false }) {
+            self.oracle.allow_loss(self.now_ms.saturating_sub(UNSYNCED_MAX_MS));
+        }
+        let away_ms = self.dice.between(1, away_max_ms);
+        let node = &mut self.nodes[at];
+        self.net.machine_off(node.machine, death);
+        if let Some(host) = node.host.take() {
+            host.die();
+        }
+        node.boots_at = self.now_ms + away_ms;
+    }
+
+    fn die(&mut self, at: usize, death: Death, what: &str) {
+        if self.nodes[at].host.is_some() {
             let kind = match death {
                 Death::Killed => "kill",
                 Death::PowerCut => "power cut",
             };
-            self.trace.fault(kind, "server", what);
-            self.down(death, 2500);
+            self.trace.fault(kind, &self.nodes[at].name(), what);
+            self.down(at, death, 2500);
+        }
+    }
+
+    fn stop(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let name = node.name();
+        if let Some(host) = &mut node.host {
+            self.trace.fault("stop", &name, "SIGTERM");
+            host.stop();
         }
     }
 
     fn strike(&mut self, fault: PlannedFault) {
         match fault {
-            PlannedFault::Dies(death) => self.die(death, "at any moment"),
+            PlannedFault::Dies(death) => self.die(0, death, "at any moment"),
             PlannedFault::DiesWriting(death, after) => self.disk.plan(|plan| plan.death = Some((after, death))),
-            PlannedFault::Stops => {
-                if let Some(host) = &mut self.host {
-                    self.trace.fault("stop", "server", "SIGTERM");
-                    host.stop();
-                }
-            }
+            PlannedFault::Stops => self.stop(0),
             PlannedFault::SyncFails(after) => self.disk.plan(|plan| plan.sync_fails = Some(after)),
             PlannedFault::WriteFails(after) => self.disk.plan(|plan| plan.write_fails = Some(after)),
             PlannedFault::ReadFails(after) => self.disk.plan(|plan| plan.read_fails = Some(after)),
@@ -254,12 +342,48 @@ impl World {
             }
             PlannedFault::Stalls { ms } => self.net.stall(ms),
             PlannedFault::ClockJumps { to_ms } => {
-                self.off_ms = to_ms;
-                let wall = self.wall_ms();
-                if let Some(host) = &self.host {
-                    self.trace.fault("clock jump", "server", format_args!("{to_ms} ms off"));
+                let at = self.dice.below(self.nodes.len() as u64) as usize;
+                self.nodes[at].off_ms = to_ms;
+                let wall = self.wall_ms(at);
+                if let Some(host) = &self.nodes[at].host {
+                    self.trace.fault("clock jump", &self.nodes[at].name(), format_args!("{to_ms} ms off"));
                     host.set_wall(wall);
                 }
+            }
+            PlannedFault::NodeDies(node) => self.die(usize::from(node), Death::Killed, "at any moment"),
+            PlannedFault::NodeStops(node) => self.stop(usize::from(node)),
+            PlannedFault::NodePauses { node, ms } => {
+                let node = &mut self.nodes[usize::from(node)];
+                if node.host.is_some() {
+                    node.paused_until = self.now_ms + ms;
+                    self.trace.fault("pause", &node.name(), format_args!("{ms} ms"));
+                }
+            }
+            PlannedFault::NodeParts { node, ms } => {
+                let other = if self.dice.percent(70) { REDIS } else { CLIENTS };
+                self.net.part(FIRST_NODE + node, other, ms);
+            }
+            PlannedFault::RedisDies { unsynced_ms, away_ms } => {
+                let Some(redis) = self.redis.as_ref().filter(|_| self.redis_at.is_none()) else { return };
+                self.trace.fault("redis dies", "redis", format_args!("with {unsynced_ms} ms unsynced"));
+                if redis.die(unsynced_ms) {
+                    let keeps =
+                        matches!(self.scenario.setup, Setup::Nodes { keeping: RedisKeeping::AllButTheLast, .. });
+                    let lost_ms = if keeps { unsynced_ms + 20 } else { self.now_ms };
+                    self.oracle.allow_loss(self.now_ms.saturating_sub(lost_ms));
+                }
+                self.net.machine_off(REDIS, Death::Killed);
+                self.redis_at = Some(self.now_ms + away_ms);
+            }
+            PlannedFault::RedisFlushed => {
+                if let Some(redis) = &self.redis {
+                    self.trace.fault("redis flushed", "redis", "FLUSHALL");
+                    redis.flush();
+                    self.oracle.allow_loss(0);
+                }
+            }
+            PlannedFault::RedisLosesAnswer(after) => {
+                self.redis.iter().for_each(|redis| redis.lose_an_answer(after));
             }
         }
     }
@@ -277,8 +401,11 @@ impl World {
             self.restart_at = None;
             // A person looks at the disk, and starts the machine anew: its memory may hold what the disk does not.
             self.trace.note("server", "is restarted by a person, since a sync failed");
-            let death = if self.scenario.syncs_always { Death::PowerCut } else { Death::Killed };
-            self.down(death, 500);
+            let death = match self.scenario.setup {
+                Setup::Disk { syncs_always: true } => Death::PowerCut,
+                _ => Death::Killed,
+            };
+            self.down(0, death, 500);
         }
     }
 
@@ -289,7 +416,12 @@ impl World {
         self.net.set_weather(Weather::default());
         self.disk.plan(|plan| *plan = Plan::default());
         (self.full_until, self.slow_until) = (0, 0);
-        self.boots_at = self.boots_at.min(self.now_ms);
+        for node in &mut self.nodes {
+            node.boots_at = node.boots_at.min(self.now_ms);
+            node.paused_until = node.paused_until.min(self.now_ms);
+        }
+        self.redis_at = self.redis_at.map(|at| at.min(self.now_ms));
+        self.redis.iter().for_each(SimRedis::calm);
         self.clients.is_quiet.store(true, Ordering::Relaxed);
     }
 

@@ -1,5 +1,6 @@
 //! A client that holds a session: it sends messages until each has its answer, and comes back in every way there is.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bowline_protocol::event::names as events;
@@ -33,14 +34,23 @@ pub struct HoldingClient {
     /// The message whose run the events belong to that come now.
     running: Option<String>,
     is_accepted: bool,
-    was_cancelled: bool,
     said: String,
-    acked: u64,
+    /// What it had seen when it asked for states that have not come.
+    states_asked: VecDeque<(String, u64)>,
+    /// It sends nothing new before.
+    rests_until: u64,
     /// The last state that was exported: its number, its messages, and the state itself.
     state: Option<(u64, u64, Value)>,
     takes_over: bool,
-    /// The step of a question that is not known to be answered.
+    /// The session that it was attached to last.
+    attached: Option<String>,
+    /// The step of a question that is not known to be answered, and when it will answer.
     question: Option<Value>,
+    answers_at: u64,
+    /// Messages that have had their end.
+    done: Vec<Job>,
+    /// It goes on writing after it has lost the session.
+    is_rude: bool,
     /// A run ended whose beginning it has not seen: perhaps its own.
     asks_again: bool,
 }
@@ -66,12 +76,16 @@ impl HoldingClient {
             jobs,
             running: None,
             is_accepted: false,
-            was_cancelled: false,
             said: String::new(),
-            acked: 0,
+            states_asked: VecDeque::new(),
+            rests_until: 0,
             state: None,
             takes_over: false,
+            attached: None,
             question: None,
+            answers_at: 0,
+            done: Vec::new(),
+            is_rude: false,
             asks_again: false,
         }
     }
@@ -79,7 +93,7 @@ impl HoldingClient {
     /// The first device makes the session, the others wait for its name.
     pub async fn run(mut self, makes: bool) {
         while !self.jobs.is_empty() {
-            if !makes && self.session.id().is_none() {
+            if self.session.id().is_none() && !self.session.makes(self.who(), makes) {
                 self.caller.pause(100).await;
                 continue;
             }
@@ -96,18 +110,18 @@ impl HoldingClient {
     /// One connection, until it is lost, let go, or all is done.
     async fn once(&mut self) -> Result<(), Lost> {
         let mut wire = self.caller.connect().await?;
+        self.states_asked.clear();
         if !Box::pin(self.attach(&mut wire)).await? {
             return Ok(());
         }
-        if self.question.is_some() {
-            self.reply(&mut wire).await?;
-        }
+        self.is_rude = self.dice.percent(30);
         let (mut sent_ms, mut cancelled) = (None, false);
         // Some connections are let go on purpose, in the middle of anything.
         let mut patience = if self.dice.percent(30) { self.dice.between(1, 60) } else { u64::MAX };
         while let Some(job) = self.jobs.first().cloned() {
             let now = self.clients.trace.now_ms();
-            let due = sent_ms.is_none_or(|then| now > then + 1500 && !self.is_accepted);
+            let rests = now < self.rests_until && !self.clients.is_quiet();
+            let due = sent_ms.is_none_or(|then| now > then + 1500 && !self.is_accepted) && !rests;
             if due || std::mem::take(&mut self.asks_again) {
                 self.send_message(&mut wire, &job).await?;
                 sent_ms = Some(now);
@@ -118,7 +132,12 @@ impl HoldingClient {
             {
                 let id = self.session.id();
                 wire.send(&json!({ "event": names::CANCEL, "session_id": id })).await?;
-                (cancelled, self.was_cancelled) = (true, true);
+                self.session.note_cancel();
+                cancelled = true;
+            }
+            if self.question.is_some() && (now >= self.answers_at || self.clients.is_quiet()) {
+                self.answers_at = now + 1000;
+                self.reply(&mut wire).await?;
             }
             self.do_something_else(&mut wire).await?;
             let think = Duration::from_millis(self.dice.between(20, 300));
@@ -157,13 +176,19 @@ impl HoldingClient {
         if self.dice.percent(15)
             && let Some((epoch, seq)) = self.reader.at.clone().filter(|(_, seq)| *seq > 0)
         {
-            self.acked = self.acked.max(seq);
+            self.session.note_ack(seq);
             let cursor = format!("{epoch}-{seq}");
             let id = self.session.id();
             wire.send(&json!({ "event": names::ACK, "session_id": id, "content": { "last_event_id": cursor } }))
                 .await?;
         }
+        if !self.done.is_empty() && self.dice.percent(4) {
+            // A copy of an old message comes late, as from a queue that forgot to forget it.
+            let old = self.done[self.dice.below(self.done.len() as u64) as usize].clone();
+            self.send_message(wire, &old).await?;
+        }
         if self.dice.percent(6) {
+            self.states_asked.extend(self.reader.at.clone());
             let id = self.session.id();
             wire.send(&json!({ "event": names::REQUEST_STATE, "session_id": id })).await?;
         }
@@ -187,6 +212,17 @@ impl HoldingClient {
                         self.judge_restore(&answer);
                     }
                     self.session.set_id(&id);
+                    let how = match how {
+                        // Another device may have acknowledged more while this one waited.
+                        Return::Acked(_) => Return::Acked(self.session.acked()),
+                        how => how,
+                    };
+                    let is_elsewhere = self.attached.replace(id.clone()).is_some_and(|before| before != id);
+                    let verdict = answer["metadata"]["resume"]["verdict"].as_str().unwrap_or_default();
+                    if is_elsewhere || ["other_epoch", "ahead_of_log"].contains(&verdict) {
+                        // What was accepted may be lost; sent again, it is accepted once.
+                        self.is_accepted = false;
+                    }
                     let was = self.reader.at.clone();
                     self.reader.greeted(&self.clients.oracle, &answer, &how, &seen);
                     if self.reader.at != was {
@@ -213,7 +249,8 @@ impl HoldingClient {
             content["take_over"] = true.into();
         }
         let roll = self.dice.below(10);
-        if let (0..2, Some((seq, _, state))) = (roll, &self.state) {
+        // A session that was rebuilt has another past than its auditor could judge.
+        if let (0..2, Some((seq, _, state)), false) = (roll, &self.state, self.clients.oracle.has_losses()) {
             let seq = *seq;
             // Without a cursor it would read on behind its state, and must not be in the middle of something.
             if let Some((epoch, at)) = self.reader.at.clone()
@@ -232,14 +269,14 @@ impl HoldingClient {
                 Return::Cursor(epoch, seq)
             }
             // A device that has never held the session begins where the last holder's acks are.
-            Some(_) | None => Return::Acked(u64::MAX),
+            Some(_) | None => Return::Acked(self.session.acked()),
         };
         (json!({ "event": names::RECONNECT, "session_id": id, "content": content }), how)
     }
 
     fn judge_restore(&self, answer: &Value) {
         let facts = &answer["metadata"];
-        if facts["source"] != "live" && self.clients.oracle.promises().is_durable {
+        if facts["source"] != "live" && !self.clients.oracle.has_losses() {
             self.clients.oracle.violate(self.who(), format_args!("its living session was rebuilt: {facts}"));
         }
     }
@@ -254,11 +291,26 @@ impl HoldingClient {
                 None => self.clients.oracle.violate(self.who(), format_args!("its session is over: {answer}")),
             },
             "SERVER_DRAINING" | "STORE_UNAVAILABLE" | "RATE_LIMITED" => {}
+            "SESSION_NOT_FOUND" if self.is_gone() => {}
             // A clock that was set back leaves states from its future.
             "STATE_EXPIRED" | "STATE_STALE" => self.state = None,
             _ => self.clients.oracle.violate(self.who(), format_args!("was refused its own session: {answer}")),
         }
         false
+    }
+
+    /// Whether its session may be gone with what was lost; then it begins anew.
+    fn is_gone(&mut self) -> bool {
+        let Some(id) = self.session.id() else { return true };
+        if !self.clients.oracle.may_be_gone(&id) {
+            return false;
+        }
+        self.clients.trace.note(self.who(), "its session is gone, and it begins anew");
+        self.session.lose(&id);
+        self.reader.at = None;
+        (self.running, self.question, self.state, self.is_accepted) = (None, None, None, false);
+        self.said.clear();
+        true
     }
 
     async fn handle(&mut self, wire: &mut Wire, frame: &Value) -> Result<Next, Lost> {
@@ -268,7 +320,7 @@ impl HoldingClient {
         let name = frame["event"].as_str().unwrap_or_default();
         if frame["seq"].is_u64() {
             self.reader.event(&self.clients.oracle, frame);
-            self.handle_event(wire, name, frame).await?;
+            self.handle_event(name, frame);
             return Ok(Next::GoesOn);
         }
         match name {
@@ -279,6 +331,9 @@ impl HoldingClient {
                     self.handle_duplicate(facts);
                 } else if facts["code"] == "SESSION_TAKEN_OVER" {
                     self.takes_over = true;
+                    if let (true, false, Some(job)) = (self.is_rude, self.is_accepted, self.jobs.first().cloned()) {
+                        self.send_message(wire, &job).await?;
+                    }
                     self.caller.pause(self.dice.between(300, 2500)).await;
                     return Ok(Next::Again);
                 }
@@ -303,7 +358,7 @@ impl HoldingClient {
                 Ok(Next::GoesOn)
             }
             "SESSION_READ_ONLY" | "CURSOR_AHEAD" => Ok(Next::Again),
-            "SESSION_INACTIVE" => {
+            "SESSION_INACTIVE" | "SESSION_NOT_FOUND" => {
                 self.refused(frame);
                 Ok(Next::Again)
             }
@@ -314,7 +369,7 @@ impl HoldingClient {
         }
     }
 
-    async fn handle_event(&mut self, wire: &mut Wire, name: &str, frame: &Value) -> Result<(), Lost> {
+    fn handle_event(&mut self, name: &str, frame: &Value) {
         let first = self.jobs.first().map(|job| job.tag.clone());
         let own = |tag: &str| first.as_deref() == Some(tag);
         match name {
@@ -326,21 +381,22 @@ impl HoldingClient {
             events::PARTIAL_ANSWER => self.said.push_str(frame["content"].as_str().unwrap_or_default()),
             events::USER_CONFIRM => {
                 self.question = Some(frame["step_id"].clone());
-                self.reply(wire).await?;
+                // Some people think for a while, and the server may die meanwhile.
+                let thinks = if self.dice.percent(50) { self.dice.between(100, 3000) } else { 0 };
+                self.answers_at = self.clients.trace.now_ms() + thinks;
             }
             events::USER_RESPONSE => self.question = None,
             _ if events::TERMINAL.contains(&name) => {
                 let tag = self.running.take();
-                self.question = None;
+                let was_asked = self.question.take().is_some();
                 self.asks_again = tag.is_none();
                 if tag.as_deref().is_some_and(own) {
-                    self.judge_answer(name, frame);
+                    self.judge_answer(name, frame, was_asked);
                     self.finish_job();
                 }
             }
             _ => {}
         }
-        Ok(())
     }
 
     /// The first one's events are the answer; if its run is over, this client has them or was shown them before.
@@ -356,22 +412,30 @@ impl HoldingClient {
     }
 
     fn finish_job(&mut self) {
-        self.jobs.remove(0);
-        (self.is_accepted, self.was_cancelled, self.running) = (false, false, None);
+        let job = self.jobs.remove(0);
+        self.done.push(job);
+        (self.is_accepted, self.running) = (false, None);
         self.said.clear();
+        // With pauses between the messages, faults find each of them at work.
+        let pause = if self.dice.percent(40) { self.dice.between(100, 2500) } else { 0 };
+        self.rests_until = self.clients.trace.now_ms() + pause;
     }
 
-    fn judge_answer(&self, name: &str, frame: &Value) {
+    /// `was_asked` says that the run waited for a person when it ended.
+    fn judge_answer(&self, name: &str, frame: &Value, was_asked: bool) {
         let Some(job) = self.jobs.first() else { return };
         let expected = answer(&job.text);
         // Where events are let go, pieces of the answer may be among them.
         let is_whole = expected.starts_with(&self.said) || !self.clients.oracle.promises().keeps_all;
         let fits = match name {
             events::FINAL_ANSWER => frame["content"].as_str() == Some(&expected) && is_whole,
-            events::CANCELLED => self.was_cancelled || job.cancel_after_ms.is_some(),
+            events::CANCELLED => self.session.is_cancelled(),
             _ => {
                 let code = frame["metadata"]["error_code"].as_str().unwrap_or_default();
-                ["AGENT_LOST", "AGENT_FAILED", "STORE_UNAVAILABLE", "SERVER_DRAINING"].contains(&code)
+                // A run that waits for a person needs no process, and so cannot lose it.
+                let may_be_lost = !was_asked || self.clients.oracle.has_losses();
+                code == "AGENT_LOST" && may_be_lost
+                    || ["AGENT_FAILED", "STORE_UNAVAILABLE", "SERVER_DRAINING"].contains(&code)
             }
         };
         if !fits || !is_whole && !job.text.starts_with("ask") {
@@ -385,8 +449,15 @@ impl HoldingClient {
         let inner = &state["state"];
         let number = |value: &Value| value.as_u64().unwrap_or(0);
         let (seq, count) = (number(&inner["last_seq"]), number(&frame["metadata"]["message_count"]));
+        if let Some((epoch, seen)) = self.states_asked.pop_front()
+            && inner["epoch"] == *epoch
+            && seq < seen
+            && !self.clients.oracle.has_losses()
+        {
+            self.clients.oracle.violate(self.who(), format_args!("had seen {seen}, and its state holds {seq}"));
+        }
         if let Some((known_seq, known_count, known)) = &self.state {
-            let is_same_log = known["state"]["epoch"] == inner["epoch"];
+            let is_same_log = known["state"]["epoch"] == inner["epoch"] && !self.clients.oracle.has_losses();
             if is_same_log && (seq < *known_seq || count < *known_count) {
                 let what = format_args!("its state went back: {known_seq} and {known_count}, then {seq} and {count}");
                 self.clients.oracle.violate(self.who(), what);
@@ -404,7 +475,11 @@ impl std::fmt::Debug for HoldingClient {
 
 impl Job {
     fn draw(dice: &mut Dice, tag: &str) -> Job {
-        let (count, pause) = (dice.between(1, 25), [0, 5, 20, 60][dice.below(4) as usize]);
+        // Now and then much at once, which does not fit into the windows of a slow reader.
+        let (count, pause) = match dice.percent(8) {
+            true => (dice.between(60, 250), 0),
+            false => (dice.between(1, 25), [0, 5, 20, 60][dice.below(4) as usize]),
+        };
         let text = match dice.below(10) {
             0 => format!("ask {tag}"),
             1 => format!("fail {tag} {count} {pause}"),
@@ -414,3 +489,7 @@ impl Job {
         Job { tag: tag.to_owned(), text, cancel_after_ms }
     }
 }
+
+#[cfg(test)]
+#[path = "holder_tests.rs"]
+mod tests;

@@ -6,14 +6,14 @@ pub mod producer;
 pub mod stranger;
 pub mod turns;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::dice::Dice;
 use crate::net::SimNet;
 use crate::oracle::Oracle;
 use crate::trace::Trace;
-use crate::wire::SimCaller;
+use crate::wire::{Balancer, SimCaller};
 
 /// What all clients have.
 #[derive(Clone, Debug)]
@@ -23,18 +23,20 @@ pub struct Clients {
     pub oracle: Oracle,
     /// The faults have stopped.
     pub is_quiet: Arc<AtomicBool>,
+    balancer: Balancer,
     /// How many clients have not finished.
     left: Arc<Mutex<Vec<String>>>,
 }
 
 impl Clients {
-    pub fn new(net: SimNet, trace: Trace, oracle: Oracle) -> Clients {
-        Clients { net, trace, oracle, is_quiet: Arc::default(), left: Arc::default() }
+    pub fn new(net: SimNet, trace: Trace, oracle: Oracle, balancer: Balancer) -> Clients {
+        Clients { net, trace, oracle, is_quiet: Arc::default(), balancer, left: Arc::default() }
     }
 
     pub fn caller(&self, who: &str, owner: &str) -> SimCaller {
         let (net, trace) = (self.net.clone(), self.trace.clone());
-        SimCaller { net, trace, who: who.to_owned(), token: format!("token-of-{owner}") }
+        let balancer = self.balancer.clone();
+        SimCaller { net, trace, who: who.to_owned(), token: format!("token-of-{owner}"), balancer }
     }
 
     /// Starts a client on the current runtime.
@@ -74,12 +76,28 @@ struct SessionFacts {
     id: Mutex<Option<String>>,
     /// Holders that are not done.
     working: AtomicUsize,
+    /// Which holder makes it, or makes it anew.
+    maker: Mutex<Option<String>>,
+    was_made: AtomicBool,
+    /// No holder has acknowledged more.
+    acked: AtomicU64,
+    /// A holder has sent a cancel, which stops whatever runs.
+    is_cancelled: AtomicBool,
 }
 
 impl SharedSession {
     pub fn new(owner: &str, holders: usize) -> SharedSession {
         let working = AtomicUsize::new(holders);
-        SharedSession(Arc::new(SessionFacts { owner: owner.to_owned(), id: Mutex::default(), working }))
+        let (owner, id, acked) = (owner.to_owned(), Mutex::default(), AtomicU64::default());
+        SharedSession(Arc::new(SessionFacts {
+            owner,
+            id,
+            working,
+            maker: Mutex::default(),
+            was_made: AtomicBool::default(),
+            acked,
+            is_cancelled: AtomicBool::default(),
+        }))
     }
 
     pub fn owner(&self) -> &str {
@@ -91,7 +109,47 @@ impl SharedSession {
     }
 
     pub fn set_id(&self, id: &str) {
+        self.0.was_made.store(true, Ordering::Relaxed);
         *lock(&self.0.id) = Some(id.to_owned());
+    }
+
+    /// A holder acknowledges this; whether that arrives is not known.
+    pub fn note_ack(&self, seq: u64) {
+        self.0.acked.fetch_max(seq, Ordering::Relaxed);
+    }
+
+    /// The session is gone, and has to be made anew.
+    pub fn lose(&self, id: &str) {
+        let mut known = lock(&self.0.id);
+        if known.as_deref() == Some(id) {
+            *known = None;
+            *lock(&self.0.maker) = None;
+            self.0.acked.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this holder makes the session: the first one does, and any after it was lost.
+    pub fn makes(&self, who: &str, is_first: bool) -> bool {
+        let mut maker = lock(&self.0.maker);
+        let was_made = self.0.was_made.load(Ordering::Relaxed);
+        if maker.is_none() && (is_first || was_made) {
+            *maker = Some(who.to_owned());
+        }
+        maker.as_deref() == Some(who)
+    }
+
+    pub fn note_cancel(&self) {
+        self.0.is_cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any holder has ever cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    /// What all holders have acknowledged, at the most.
+    pub fn acked(&self) -> u64 {
+        self.0.acked.load(Ordering::Relaxed)
     }
 
     pub fn holder_is_done(&self) {

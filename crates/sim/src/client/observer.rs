@@ -18,12 +18,14 @@ pub struct ObservingClient {
     who: String,
     reader: Reader,
     dice: Dice,
+    /// The session was lost, as it may be.
+    is_gone: bool,
 }
 
 impl ObservingClient {
     pub fn new(clients: &Clients, session: &SharedSession, who: &str, dice: Dice) -> ObservingClient {
         let (clients, session, who) = (clients.clone(), session.clone(), who.to_owned());
-        ObservingClient { clients, session, reader: Reader::new(who.clone()), who, dice }
+        ObservingClient { clients, session, reader: Reader::new(who.clone()), who, dice, is_gone: false }
     }
 
     /// Looks on, with breaks, until nothing more will be written and all of it was seen.
@@ -33,6 +35,9 @@ impl ObservingClient {
             if self.session.id().is_some()
                 && let Ok(true) = Box::pin(self.once(&caller)).await
             {
+                return;
+            }
+            if self.is_gone && self.session.is_over() {
                 return;
             }
             back_off(&caller, &mut self.dice).await;
@@ -73,13 +78,16 @@ impl ObservingClient {
                 }
                 return epochs;
             }
+            if self.is_gone {
+                return Vec::new();
+            }
             back_off(&caller, &mut self.dice).await;
         }
     }
 
     async fn once(&mut self, caller: &crate::wire::SimCaller) -> Result<bool, Lost> {
         let mut wire = caller.connect().await?;
-        if !self.attach(&mut wire).await? {
+        if self.session.id().is_none() || !self.attach(&mut wire).await? {
             return Ok(false);
         }
         let mut patience = if self.dice.percent(50) { self.dice.between(1, 80) } else { u64::MAX };
@@ -101,6 +109,11 @@ impl ObservingClient {
                         return Ok(false);
                     }
                     self.handle(&frame);
+                    self.ack(&mut wire).await?;
+                    if self.dice.percent(2) && !self.clients.is_quiet() {
+                        // It reads nothing for a while, and the server has to wait for it, or to let go of what it lacks.
+                        caller.pause(self.dice.between(200, 2500)).await;
+                    }
                 }
             }
             patience = patience.saturating_sub(1);
@@ -108,6 +121,16 @@ impl ObservingClient {
                 return Ok(false);
             }
         }
+    }
+
+    /// An observer may say what it has; that moves nothing for the holder.
+    async fn ack(&mut self, wire: &mut Wire) -> Result<(), Lost> {
+        let Some((epoch, seq)) = self.reader.at.clone().filter(|(_, seq)| *seq > 0) else { return Ok(()) };
+        if !self.dice.percent(10) {
+            return Ok(());
+        }
+        let content = json!({ "last_event_id": format!("{epoch}-{seq}") });
+        wire.send(&json!({ "event": names::ACK, "session_id": self.session.id(), "content": content })).await
     }
 
     async fn attach(&mut self, wire: &mut Wire) -> Result<bool, Lost> {
@@ -120,6 +143,7 @@ impl ObservingClient {
             _ => Return::Everything,
         };
         let id = self.session.id();
+        self.is_gone = false;
         let seen = self.clients.oracle.seen();
         wire.send(&json!({ "event": names::RECONNECT, "session_id": id, "content": content })).await?;
         loop {
@@ -135,6 +159,10 @@ impl ObservingClient {
                     match (code, superseded_by(&answer)) {
                         ("SESSION_INACTIVE", Some(id)) => self.session.set_id(&id),
                         ("SERVER_DRAINING" | "STORE_UNAVAILABLE" | "RATE_LIMITED", _) => {}
+                        ("SESSION_NOT_FOUND", _) if id.is_none_or(|id| self.clients.oracle.may_be_gone(&id)) => {
+                            self.reader.at = None;
+                            self.is_gone = true;
+                        }
                         _ => self.clients.oracle.violate(&self.who, format_args!("may not look: {answer}")),
                     }
                     return Ok(false);

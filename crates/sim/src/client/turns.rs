@@ -31,7 +31,10 @@ pub async fn converse(clients: Clients, shared: SharedSession, who: String, mut 
             task: None,
             cursor: None,
             heard: String::new(),
+            ends: Vec::new(),
+            cancels: dice.percent(25),
             was_cancelled: false,
+            is_stopped: false,
             has_gap: false,
         };
         while !matches!(Box::pin(turn.once(&caller, &mut dice)).await, Ok(true)) {
@@ -48,17 +51,26 @@ struct Turn<'a> {
     task: Option<String>,
     cursor: Option<String>,
     heard: String,
+    /// How it was said to have ended.
+    ends: Vec<String>,
+    /// It means to cancel it, and has not.
+    cancels: bool,
+    /// A cancel was sent.
     was_cancelled: bool,
+    /// The server said that it was stopped.
+    is_stopped: bool,
     has_gap: bool,
 }
 
 impl Turn<'_> {
     /// One request that streams; true when the turn is over.
     async fn once(&mut self, caller: &SimCaller, dice: &mut Dice) -> Result<bool, Lost> {
-        if self.task.is_some() && dice.percent(8) {
+        if self.task.is_some() && self.cancels {
             self.was_cancelled = true;
             let path = format!("/api/chat/sessions/{}/cancel", self.session);
-            caller.request("POST", &path, &[], Some(&json!({}))).await?;
+            let (_, answer) = caller.request("POST", &path, &[], Some(&json!({}))).await?;
+            self.cancels = false;
+            self.is_stopped |= answer["cancelled"] == true;
         }
         let answer = match (self.task.clone(), self.cursor.clone()) {
             (Some(task), Some(cursor)) if dice.percent(80) => {
@@ -67,6 +79,7 @@ impl Turn<'_> {
             }
             _ => {
                 (self.cursor, self.heard) = (None, String::new());
+                self.ends.clear();
                 let path = format!("/api/chat/sessions/{}/stream", self.session);
                 let body = json!({ "message": self.text, "message_id": self.tag });
                 caller.begin("POST", &path, &[], Some(&body)).await?
@@ -76,7 +89,7 @@ impl Turn<'_> {
             200 => {}
             // It has everything, and the turn is over.
             204 if self.cursor.is_some() => {
-                self.judge(caller, &[]);
+                self.judge(caller);
                 return Ok(true);
             }
             409 | 429 | 503 => return Ok(false),
@@ -87,23 +100,24 @@ impl Turn<'_> {
         }
         if let Some(task) = answer.header("x-workflow-run-id") {
             let known = self.task.get_or_insert_with(|| task.to_owned());
-            if known != task && self.clients.oracle.promises().is_durable {
+            if known != task {
                 self.clients.oracle.violate(&caller.who, format_args!("{} is {known} and {task}", self.tag));
             }
         }
         let mut stream = SseReader::new(answer);
-        let mut patience = if dice.percent(40) { dice.between(1, 25) } else { u64::MAX };
-        let mut ends = Vec::new();
+        // A turn that it means to cancel it leaves for that.
+        let leaves = self.cancels || dice.percent(40);
+        let mut patience = if leaves { dice.between(1, 25) } else { u64::MAX };
         while let Some((cursor, data)) = stream.next().await? {
             self.clients.trace.note(&caller.who, format_args!("← {} {data}", cursor.as_deref().unwrap_or("-")));
             if data == "[DONE]" {
-                self.judge(caller, &ends);
+                self.judge(caller);
                 return Ok(true);
             }
             let chunk: Value = serde_json::from_str(&data)?;
             match chunk["type"].as_str().unwrap_or_default() {
                 "text-delta" => self.heard.push_str(chunk["delta"].as_str().unwrap_or_default()),
-                kind @ ("finish" | "abort" | "error") => ends.push(kind.to_owned()),
+                kind @ ("finish" | "abort" | "error") => self.ends.push(kind.to_owned()),
                 "data-gap" => {
                     if self.clients.oracle.has_no_gaps() {
                         let what = format_args!("was told of a gap where all is kept: {data}");
@@ -124,14 +138,17 @@ impl Turn<'_> {
         Ok(false)
     }
 
-    fn judge(&self, caller: &SimCaller, ends: &[String]) {
-        let (expected, heard) = (answer(&self.text), &self.heard);
+    fn judge(&self, caller: &SimCaller) {
+        let (expected, heard, ends) = (answer(&self.text), &self.heard, &self.ends);
+        // What was stopped while the store was away is written down later, and a crash may come before.
+        let is_stopped = self.is_stopped && !self.clients.oracle.store_failed();
         let fits = match ends.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["finish"] | ["error", "finish"] if is_stopped => false,
             ["finish"] => *heard == expected,
             ["error", "finish"] => expected.starts_with(heard.as_str()),
             ["abort"] => expected.starts_with(heard.as_str()) && self.was_cancelled,
-            // It had seen the end, and was cut before the last line.
-            [] => expected.starts_with(heard.as_str()),
+            // What it lacks it had been told before its last position.
+            [] | ["error"] => expected.starts_with(heard.as_str()),
             _ => false,
         };
         if !fits && !self.has_gap {

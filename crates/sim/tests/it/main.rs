@@ -1,5 +1,7 @@
 //! The first seeds, as `./test` runs them: each twice, with every kind of fault delivered.
 
+mod redis_model;
+
 use std::process::Command;
 
 fn sim(arguments: &[&str]) -> (bool, String) {

@@ -1,13 +1,15 @@
 //! A network in memory: connections that are late, cut at any byte, or silent for ever, as the seed has it.
 //!
-//! One server listens, many clients dial. Bytes that were written are on their way for a while and arrive in order; what
+//! Servers listen, clients and other servers dial. Bytes that were written are on their way for a while and arrive in order; what
 //! falls behind the byte at which a connection is cut never does.
+
+mod link;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -17,12 +19,13 @@ use async_trait::async_trait;
 use bowline_env::net::{Listener, Network, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use self::link::{LinkEnd, LinkFate, SimLink};
 use crate::dice::Dice;
 use crate::disk::{Death, SimDisk};
 use crate::trace::Trace;
 
 /// What may be under way in one direction; a writer waits for more room.
-const WINDOW_BYTES: usize = 64 << 10;
+const WINDOW_BYTES: usize = 16 << 10;
 /// A client that gets no answer to its first packet sends it again so much later.
 const SYN_AGAIN: Duration = Duration::from_millis(1000);
 
@@ -44,14 +47,42 @@ struct Net {
     now_ms: u64,
     dice: Dice,
     trace: Trace,
-    /// The server's: a machine that died in the middle of a write sends nothing more.
+    /// That of the first node: a machine that died in the middle of a write sends nothing more.
     disk: SimDisk,
     weather: Weather,
-    links: BTreeMap<u64, Link>,
+    links: BTreeMap<u64, SimLink>,
     next_link: u64,
-    server: Server,
+    servers: BTreeMap<Machine, Server>,
     /// Nothing arrives before.
     stalled_until: u64,
+    /// Nothing passes between two machines before.
+    parted_until: BTreeMap<(Machine, Machine), u64>,
+}
+
+/// A machine: all clients are one, each server is one.
+pub type Machine = u8;
+
+/// Where the clients are.
+pub const CLIENTS: Machine = 0;
+/// The nodes are this machine and the ones behind it.
+pub const FIRST_NODE: Machine = 1;
+pub const REDIS: Machine = 99;
+
+/// The address of a node, or of Redis.
+pub fn address(machine: Machine) -> SocketAddr {
+    let port = if machine == REDIS { 6379 } else { 8080 };
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, machine)), port)
+}
+
+fn machine_at(address: SocketAddr) -> Machine {
+    match address.ip() {
+        IpAddr::V4(ip) => ip.octets()[3],
+        IpAddr::V6(_) => CLIENTS,
+    }
+}
+
+fn pair(a: Machine, b: Machine) -> (Machine, Machine) {
+    (a.min(b), a.max(b))
 }
 
 /// The machine that listens.
@@ -61,49 +92,6 @@ struct Server {
     is_listening: bool,
     waiting: VecDeque<u64>,
     waker: Option<Waker>,
-}
-
-/// One connection: what each side wrote is in its pipe, the client's first.
-struct Link {
-    pipes: [Pipe; 2],
-    fate: Fate,
-    /// When a side let go of it.
-    dropped_at: [Option<u64>; 2],
-    /// The server's machine was off since: whatever reaches it is answered with a reset.
-    is_stale: bool,
-}
-
-#[derive(Default)]
-struct Pipe {
-    under_way: VecDeque<(u64, Vec<u8>)>,
-    arrived: VecDeque<u8>,
-    written: u64,
-    /// How it ends, and when the reader learns that.
-    end: Option<(u64, End)>,
-    reader: Option<Waker>,
-    writer: Option<Waker>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Finished,
-    Reset,
-}
-
-/// What will become of a connection, when so many bytes were written on one side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Sound,
-    Cut {
-        side: usize,
-        at: u64,
-    },
-    Silence {
-        side: usize,
-        at: u64,
-    },
-    /// Nothing arrives any more, and neither side is told.
-    Silent,
 }
 
 const CLIENT: usize = 0;
@@ -119,8 +107,9 @@ impl SimNet {
             weather: Weather::default(),
             links: BTreeMap::new(),
             next_link: 0,
-            server: Server::default(),
+            servers: BTreeMap::new(),
             stalled_until: 0,
+            parted_until: BTreeMap::new(),
         })))
     }
 
@@ -133,7 +122,10 @@ impl SimNet {
         net.weather = weather;
         if weather.cuts == 0 {
             // The wires are mended: what is sound stays so. What is silent already cannot be told from a lost packet.
-            net.links.values_mut().filter(|link| link.fate != Fate::Silent).for_each(|link| link.fate = Fate::Sound);
+            net.links
+                .values_mut()
+                .filter(|link| link.fate != LinkFate::Silent)
+                .for_each(|link| link.fate = LinkFate::Sound);
         }
     }
 
@@ -150,6 +142,19 @@ impl SimNet {
         net.trace.fault("stall", "network", format_args!("{ms} ms"));
     }
 
+    /// Nothing passes between two machines for a while.
+    pub fn part(&self, a: Machine, b: Machine, ms: u64) {
+        let mut net = self.net();
+        let until = net.now_ms + ms;
+        net.parted_until.insert(pair(a, b), until);
+        for link in net.links.values_mut().filter(|link| pair(link.machines[0], link.machines[1]) == pair(a, b)) {
+            for (at, _) in link.pipes.iter_mut().flat_map(|pipe| &mut pipe.under_way) {
+                *at = (*at).max(until);
+            }
+        }
+        net.trace.fault("partition", "network", format_args!("between {a} and {b} for {ms} ms"));
+    }
+
     /// Lets time pass, and says whether anything is under way.
     pub fn advance(&self, now_ms: u64) -> bool {
         let mut net = self.net();
@@ -164,42 +169,48 @@ impl SimNet {
         is_busy
     }
 
-    /// The machine of the server is on; what it had open before is not known to it.
-    pub fn server_on(&self) {
+    /// A machine is on; what it had open before is not known to it.
+    pub fn machine_on(&self, machine: Machine) {
         let mut net = self.net();
-        net.server = Server { is_on: true, ..Server::default() };
-        net.links.values_mut().for_each(|link| link.is_stale = true);
+        net.servers.insert(machine, Server { is_on: true, ..Server::default() });
+        let links = net.links.values_mut().filter(|link| link.machines.contains(&machine));
+        links.for_each(|link| link.is_stale = true);
     }
 
-    /// The server is gone. A process that dies has its connections reset by its machine; a machine without power says nothing.
-    pub fn server_off(&self, death: Death) {
+    /// A server is gone. A process that dies has its connections reset by its machine; a machine without power says nothing.
+    pub fn machine_off(&self, machine: Machine, death: Death) {
         let mut net = self.net();
         let now = net.now_ms;
-        net.server = Server { is_on: death == Death::Killed, ..Server::default() };
+        net.servers.insert(machine, Server { is_on: death == Death::Killed, ..Server::default() });
         for link in net.links.values_mut() {
-            link.pipes[CLIENT].reader = None;
-            link.pipes[SERVER].writer = None;
-            link.dropped_at[SERVER].get_or_insert(now);
-            match death {
-                Death::Killed => link.reset(now + 1),
-                Death::PowerCut => link.fate = Fate::Silent,
+            for side in (0..2).filter(|side| link.machines[*side] == machine) {
+                link.pipes[1 - side].reader = None;
+                link.pipes[side].writer = None;
+                link.dropped_at[side].get_or_insert(now);
+            }
+            if link.machines.contains(&machine) {
+                match death {
+                    Death::Killed => link.reset(now + 1),
+                    Death::PowerCut => link.fate = LinkFate::Silent,
+                }
             }
         }
     }
 
-    /// Opens a connection to the server. Waits for as long as the machine does not answer.
-    pub async fn dial(&self) -> io::Result<SimSocket> {
+    /// Opens a connection from one machine to another. Waits for as long as that does not answer.
+    pub async fn dial(&self, from: Machine, to: Machine) -> io::Result<SimSocket> {
         loop {
             let latency = self.net().latency();
             tokio::time::sleep(Duration::from_millis(latency)).await;
             {
                 let mut net = self.net();
                 let now = net.now_ms;
-                if net.server.is_on && now >= net.stalled_until {
-                    if !net.server.is_listening {
+                let reached = net.servers.get(&to).filter(|server| server.is_on && now >= net.held_until([from, to]));
+                if let Some(server) = reached {
+                    if !server.is_listening {
                         return Err(io::ErrorKind::ConnectionRefused.into());
                     }
-                    let id = net.connect();
+                    let id = net.connect([from, to]);
                     return Ok(SimSocket { net: self.clone(), link: id, side: CLIENT });
                 }
             }
@@ -219,38 +230,48 @@ impl Net {
         }
     }
 
-    fn connect(&mut self) -> u64 {
+    /// Until when nothing passes between two machines.
+    fn held_until(&self, machines: [Machine; 2]) -> u64 {
+        let parted = self.parted_until.get(&pair(machines[0], machines[1])).copied().unwrap_or(0);
+        parted.max(self.stalled_until)
+    }
+
+    fn connect(&mut self, machines: [Machine; 2]) -> u64 {
         let (side, roll) = (self.dice.below(2) as usize, self.dice.below(100));
         // Most connections that break do so early, where greetings and replays are; some in the middle of much.
         let reach = [200, 1500, 6000, 40_000][self.dice.below(4) as usize];
         let at = self.dice.below(reach);
         let fate = if roll < self.weather.cuts {
-            Fate::Cut { side, at }
+            LinkFate::Cut { side, at }
         } else if roll < self.weather.cuts + self.weather.silences {
-            Fate::Silence { side, at }
+            LinkFate::Silence { side, at }
         } else {
-            Fate::Sound
+            LinkFate::Sound
         };
         self.next_link += 1;
         let id = self.next_link;
-        let link = Link { pipes: Default::default(), fate, dropped_at: [None; 2], is_stale: false };
+        let link = SimLink { machines, pipes: Default::default(), fate, dropped_at: [None; 2], is_stale: false };
         self.links.insert(id, link);
-        self.server.waiting.push_back(id);
-        self.server.waker.take().into_iter().for_each(Waker::wake);
+        if let Some(server) = self.servers.get_mut(&machines[SERVER]) {
+            server.waiting.push_back(id);
+            server.waker.take().into_iter().for_each(Waker::wake);
+        }
         id
     }
 
     fn write(&mut self, id: u64, side: usize, bytes: &[u8], context: &Context<'_>) -> Poll<io::Result<usize>> {
-        if side == SERVER && self.disk.died().is_some() {
+        let machines = self.links.get(&id).map(|link| link.machines);
+        let sender = machines.map(|machines| machines[side]);
+        if sender == Some(FIRST_NODE) && self.disk.died().is_some() {
             return Poll::Ready(Ok(bytes.len()));
         }
         let (now, latency) = (self.now_ms, self.latency());
-        let at = (now + latency).max(self.stalled_until);
+        let at = (now + latency).max(machines.map_or(0, |machines| self.held_until(machines)));
         let Some(link) = self.links.get_mut(&id) else {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         };
-        let other_left = link.dropped_at[1 - side].is_some_and(|then| then + 2 < now) && link.fate != Fate::Silent;
-        let is_reset = matches!(link.pipes[1 - side].end, Some((when, End::Reset)) if when <= now);
+        let other_left = link.dropped_at[1 - side].is_some_and(|then| then + 2 < now) && link.fate != LinkFate::Silent;
+        let is_reset = matches!(link.pipes[1 - side].end, Some((when, LinkEnd::Reset)) if when <= now);
         if is_reset || other_left || link.is_stale {
             link.reset(now);
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
@@ -265,19 +286,19 @@ impl Net {
         link.pipes[side].written += taken.len() as u64;
         let passes = |limit: u64| usize::try_from(limit.saturating_sub(before)).unwrap_or(0).min(taken.len());
         match link.fate {
-            Fate::Cut { side: cut, at: limit } if cut == side && before + taken.len() as u64 >= limit => {
+            LinkFate::Cut { side: cut, at: limit } if cut == side && before + taken.len() as u64 >= limit => {
                 link.pipes[side].push(at, &taken[..passes(limit)]);
                 link.reset(at);
                 let who = ["to server", "to client"][side];
                 self.trace.fault("cut", "network", format_args!("link {id} {who} at byte {limit}"));
             }
-            Fate::Silence { side: silent, at: limit } if silent == side && before + taken.len() as u64 >= limit => {
+            LinkFate::Silence { side: silent, at: limit } if silent == side && before + taken.len() as u64 >= limit => {
                 link.pipes[side].push(at, &taken[..passes(limit)]);
-                link.fate = Fate::Silent;
+                link.fate = LinkFate::Silent;
                 let who = ["to server", "to client"][side];
                 self.trace.fault("half-open", "network", format_args!("link {id} {who} at byte {limit}"));
             }
-            Fate::Silent => link.pipes[side].push(u64::MAX, taken),
+            LinkFate::Silent => link.pipes[side].push(u64::MAX, taken),
             _ => link.pipes[side].push(at, taken),
         }
         Poll::Ready(Ok(taken.len()))
@@ -298,8 +319,8 @@ impl Net {
             return Poll::Ready(Ok(()));
         }
         match pipe.end {
-            Some((when, End::Finished)) if when <= now => Poll::Ready(Ok(())),
-            Some((when, End::Reset)) if when <= now => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            Some((when, LinkEnd::Finished)) if when <= now => Poll::Ready(Ok(())),
+            Some((when, LinkEnd::Reset)) if when <= now => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             _ => {
                 pipe.reader = Some(context.waker().clone());
                 Poll::Pending
@@ -312,57 +333,12 @@ impl Net {
         let latency = self.latency();
         let now = self.now_ms;
         if let Some(link) = self.links.get_mut(&id)
-            && link.fate != Fate::Silent
+            && link.fate != LinkFate::Silent
         {
             let pipe = &mut link.pipes[side];
             let last = pipe.under_way.back().map_or(0, |(at, _)| *at);
-            pipe.end.get_or_insert(((now + latency).max(last), End::Finished));
+            pipe.end.get_or_insert(((now + latency).max(last), LinkEnd::Finished));
         }
-    }
-}
-
-impl Link {
-    fn reset(&mut self, at: u64) {
-        for pipe in &mut self.pipes {
-            if !matches!(pipe.end, Some((when, _)) if when <= at) {
-                pipe.end = Some((at, End::Reset));
-            }
-            pipe.writer.take().into_iter().for_each(Waker::wake);
-            pipe.reader.take().into_iter().for_each(Waker::wake);
-        }
-    }
-
-    /// Both sides have let go, long enough ago for the last bytes to have arrived.
-    fn is_over(&self, now: u64) -> bool {
-        self.dropped_at.iter().all(|dropped| dropped.is_some_and(|then| then + 1000 < now))
-    }
-}
-
-impl Pipe {
-    fn len(&self) -> usize {
-        self.arrived.len() + self.under_way.iter().map(|(_, bytes)| bytes.len()).sum::<usize>()
-    }
-
-    fn push(&mut self, at: u64, bytes: &[u8]) {
-        let last = self.under_way.back().map_or(0, |(at, _)| *at);
-        self.under_way.push_back((at.max(last), bytes.to_vec()));
-    }
-
-    /// Moves what has arrived, and says whether more is coming.
-    fn deliver(&mut self, now: u64) -> bool {
-        let mut is_news = false;
-        while self.under_way.front().is_some_and(|(at, _)| *at <= now) {
-            if let Some((_, bytes)) = self.under_way.pop_front() {
-                self.arrived.extend(bytes);
-                is_news = true;
-            }
-        }
-        let ends_now = matches!(self.end, Some((at, _)) if at == now || at < now && self.reader.is_some());
-        if is_news || ends_now {
-            self.reader.take().into_iter().for_each(Waker::wake);
-        }
-        let coming = self.under_way.front().is_some_and(|(at, _)| *at != u64::MAX);
-        coming || is_news || matches!(self.end, Some((at, _)) if at > now)
     }
 }
 
@@ -425,33 +401,38 @@ impl Drop for SimSocket {
     }
 }
 
-/// The network as the server sees it.
+/// The network as one machine sees it.
 #[derive(Clone)]
-pub struct ServerSide(pub SimNet);
+pub struct MachineNet(pub SimNet, pub Machine);
 
-impl fmt::Debug for ServerSide {
+impl fmt::Debug for MachineNet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ServerSide")
+        write!(f, "MachineNet({})", self.1)
     }
 }
 
 #[async_trait]
-impl Network for ServerSide {
+impl Network for MachineNet {
     async fn listen(&self, at: SocketAddr) -> io::Result<Box<dyn Listener>> {
-        self.0.net().server.is_listening = true;
-        Ok(Box::new(SimListener(self.0.clone(), at)))
+        self.0.net().servers.entry(self.1).or_default().is_listening = true;
+        Ok(Box::new(SimListener { net: self.0.clone(), machine: self.1, at }))
     }
 
-    async fn resolve(&self, _: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
-        Err(io::ErrorKind::NotFound.into())
+    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let ip: IpAddr = host.parse().map_err(|_| io::ErrorKind::NotFound)?;
+        Ok(vec![SocketAddr::new(ip, port)])
     }
 
-    async fn connect(&self, _: SocketAddr) -> io::Result<Socket> {
-        Err(io::ErrorKind::ConnectionRefused.into())
+    async fn connect(&self, to: SocketAddr) -> io::Result<Socket> {
+        Ok(Box::new(self.0.dial(self.1, machine_at(to)).await?))
     }
 }
 
-struct SimListener(SimNet, SocketAddr);
+struct SimListener {
+    net: SimNet,
+    machine: Machine,
+    at: SocketAddr,
+}
 
 impl fmt::Debug for SimListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -463,26 +444,29 @@ impl fmt::Debug for SimListener {
 impl Listener for SimListener {
     async fn accept(&self) -> io::Result<Socket> {
         let id = poll_fn(|context| {
-            let mut net = self.0.net();
-            match net.server.waiting.pop_front() {
+            let mut net = self.net.net();
+            let server = net.servers.entry(self.machine).or_default();
+            match server.waiting.pop_front() {
                 Some(id) => Poll::Ready(id),
                 None => {
-                    net.server.waker = Some(context.waker().clone());
+                    server.waker = Some(context.waker().clone());
                     Poll::Pending
                 }
             }
         });
         let link = id.await;
-        Ok(Box::new(SimSocket { net: self.0.clone(), link, side: SERVER }))
+        Ok(Box::new(SimSocket { net: self.net.clone(), link, side: SERVER }))
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.1)
+        Ok(self.at)
     }
 }
 
 impl Drop for SimListener {
     fn drop(&mut self) {
-        self.0.net().server.is_listening = false;
+        if let Some(server) = self.net.net().servers.get_mut(&self.machine) {
+            server.is_listening = false;
+        }
     }
 }
