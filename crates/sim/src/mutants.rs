@@ -61,6 +61,10 @@ pub const FLAWS: &[PlantedFlaw] = &[
     flaw("take-a-doubt-for-a-no", "a commit in doubt counts as one that was not done"),
     flaw("keep-a-lease-in-doubt", "a writer goes on under a lease in doubt"),
     flaw("keep-a-stale-lease", "a writer goes on under a lease that another has"),
+    flaw(
+        "believe-what-was-read-before-the-lease",
+        "a session is activated with a record that was read before its lease",
+    ),
     flaw("leave-the-dead-their-leases", "the leases of a dead node are not taken"),
     flaw("take-the-leases-of-the-living", "a node takes leases that others hold"),
 ];

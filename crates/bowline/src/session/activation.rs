@@ -95,7 +95,12 @@ impl Actor for SessionActor {
             return Ok(());
         }
         let refuse = |error: StoreError| ActivationError::from_lease(error, refusals::of_store);
-        self.writer.acquire().await.map_err(refuse)?;
+        if !self.writer.is_leased() {
+            self.writer.acquire().await.map_err(refuse)?;
+            if !mutant("believe-what-was-read-before-the-lease") {
+                Box::pin(self.read_record()).await?;
+            }
+        }
         let mark = self.shared.logs.store.item(&self.log, keys::MARK).await.map_err(refuse)?;
         self.mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
         self.presence.acked.store(self.mark.as_ref().map_or(0, |mark| mark.seq.get()), Ordering::Relaxed);
@@ -114,17 +119,6 @@ impl Actor for SessionActor {
             self.cancel_owed = Some(Box::new((run.id.clone(), cancel)));
         }
         self.drop_run();
-        let stored = self.shared.logs.store.record(&self.log).await.map_err(|error| refusals::of_store(&error))?;
-        let record = SessionRecord::decode(&stored.ok_or_else(refusals::session_not_found)?.body);
-        let record = record.map_err(|why| {
-            Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
-        })?;
-        if self.record.life == Life::Active && record.life != Life::Active {
-            self.shared.forget_live(&self.owner);
-        }
-        self.shared.metrics.session_moved(self.record.state().as_str(), record.state().as_str());
-        self.record = record;
-        self.count_work();
         self.reset();
         self.activate().await
     }
@@ -206,6 +200,23 @@ impl Actor for SessionActor {
 }
 
 impl SessionActor {
+    /// Believes what the store has. That is certain only under a lease: until then the one who had it before, or a commit of
+    /// this node that is in doubt, may still change it.
+    async fn read_record(&mut self) -> Result<(), Refusal> {
+        let stored = self.shared.logs.store.record(&self.log).await.map_err(|error| refusals::of_store(&error))?;
+        let record = SessionRecord::decode(&stored.ok_or_else(refusals::session_not_found)?.body);
+        let record = record.map_err(|why| {
+            Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
+        })?;
+        if self.record.life == Life::Active && record.life != Life::Active {
+            self.shared.forget_live(&self.owner);
+        }
+        self.shared.metrics.session_moved(self.record.state().as_str(), record.state().as_str());
+        self.record = record;
+        self.count_work();
+        Ok(())
+    }
+
     /// Nothing is activated, owed or due any more.
     fn reset(&mut self) {
         (self.release_at, self.checkpoint_at, self.flush_at) = (None, None, None);

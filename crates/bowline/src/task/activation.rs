@@ -87,7 +87,10 @@ impl Actor for TaskActor {
             return Ok(());
         }
         let refuse = |error: StoreError| ActivationError::from_lease(error, refusals::of_task);
-        self.writer.acquire().await.map_err(refuse)?;
+        if !self.writer.is_leased() {
+            self.writer.acquire().await.map_err(refuse)?;
+            Box::pin(self.read_record()).await?;
+        }
         self.read_stream().await.map_err(refuse)?;
         self.activated = true;
         if self.record.is_running() && self.work.is_none() && matches!(self.record.worker, Worker::Agent { .. }) {
@@ -105,13 +108,6 @@ impl Actor for TaskActor {
             self.shared.at_work.fetch_sub(1, Ordering::Relaxed);
             work.stop();
         }
-        let record = self.shared.look_up(&self.id, &self.owner).await?;
-        self.shared.metrics.task_moved(self.record.status.as_str(), record.status.as_str());
-        if self.record.is_running() && !record.is_running() {
-            self.shared.forget_running(&self.owner);
-        }
-        (self.stored_ms, self.record) = (record.touched_ms, record);
-        (self.stream, self.producers) = (StreamState::new(&self.record, &self.id), HashMap::new());
         (self.owed, self.retry_at, self.activated) = (None, None, false);
         self.writer.reset();
         self.activate().await
@@ -179,6 +175,19 @@ impl Actor for TaskActor {
 }
 
 impl TaskActor {
+    /// Believes what the store has. That is certain only under a lease: until then the one who had it before, or a commit of
+    /// this node that is in doubt, may still change it.
+    async fn read_record(&mut self) -> Result<(), Refusal> {
+        let record = self.shared.look_up(&self.id, &self.owner).await?;
+        self.shared.metrics.task_moved(self.record.status.as_str(), record.status.as_str());
+        if self.record.is_running() && !record.is_running() {
+            self.shared.forget_running(&self.owner);
+        }
+        (self.stored_ms, self.record) = (record.touched_ms, record);
+        (self.stream, self.producers) = (StreamState::new(&self.record, &self.id), HashMap::new());
+        Ok(())
+    }
+
     fn is_idle(&self) -> bool {
         self.work.is_none() && self.retry_at.is_none()
     }
