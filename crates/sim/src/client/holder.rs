@@ -291,7 +291,7 @@ impl HoldingClient {
                 None => self.clients.oracle.violate(self.who(), format_args!("its session is over: {answer}")),
             },
             "SERVER_DRAINING" | "STORE_UNAVAILABLE" | "RATE_LIMITED" => {}
-            "SESSION_NOT_FOUND" if self.is_gone() => {}
+            "SESSION_NOT_FOUND" if self.is_gone(answer["session_id"].as_str()) => {}
             // A clock that was set back leaves states from its future.
             "STATE_EXPIRED" | "STATE_STALE" => self.state = None,
             _ => self.clients.oracle.violate(self.who(), format_args!("was refused its own session: {answer}")),
@@ -300,8 +300,12 @@ impl HoldingClient {
     }
 
     /// Whether its session may be gone with what was lost; then it begins anew.
-    fn is_gone(&mut self) -> bool {
+    fn is_gone(&mut self, named: Option<&str>) -> bool {
         let Some(id) = self.session.id() else { return true };
+        if named.is_some_and(|named| named != id && self.clients.oracle.may_be_gone(named)) {
+            // Another device has made it anew meanwhile.
+            return true;
+        }
         if !self.clients.oracle.may_be_gone(&id) {
             return false;
         }
