@@ -25,6 +25,7 @@
 //! | [`disk`], [`net`], [`redis`] | the models of a disk, a network and a Redis |
 //! | [`mutants`] | the flaws that can be planted, to see that each is found |
 //! | [`dice`], [`seeded_libc`] | chance that follows from the seed, ours and the C library's |
+//! | [`picture`] | one history as a sequence diagram |
 //! | [`trace`] | what happened: its hash, its lines, the faults that were delivered |
 
 pub mod agent;
