@@ -42,6 +42,9 @@ struct AllowedLoss {
     to_ms: u64,
 }
 
+/// What was sent before a machine died may arrive so much later: a piece is up to 400 ms late, and a stall takes up to 3 s.
+const ARRIVES_WITHIN_MS: u64 = 3400;
+
 /// The epochs that one log consists of, oldest first, and how far each goes.
 pub type LogEpochs = Vec<(String, u64)>;
 
@@ -146,7 +149,7 @@ impl Oracle {
     /// Something happened that may cost what was first seen since `from_ms`.
     pub fn allow_loss(&self, from_ms: u64) {
         let mut facts = self.facts();
-        let to_ms = facts.trace.now_ms();
+        let to_ms = facts.trace.now_ms() + ARRIVES_WITHIN_MS;
         facts.losses.push(AllowedLoss { from_ms, to_ms });
     }
 

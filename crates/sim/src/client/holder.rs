@@ -331,6 +331,10 @@ impl HoldingClient {
             names::NOTICE => {
                 let facts = &frame["metadata"];
                 self.reader.notice(&self.clients.oracle, frame);
+                if facts["code"] == "REPLAY_GAP" {
+                    // The beginning of another run may be among what is gone.
+                    (self.running, self.said) = (None, String::new());
+                }
                 if facts["action"] == "duplicate_message" {
                     self.handle_duplicate(facts);
                 } else if facts["code"] == "SESSION_TAKEN_OVER" {
