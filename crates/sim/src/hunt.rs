@@ -17,10 +17,11 @@ struct Caught {
     by: String,
 }
 
-/// Plants each flaw whose name contains `named`. False if one survives all seeds.
+/// Plants each flaw whose name contains one of the words in `named`, with commas between them. False if one survives all seeds.
 pub fn all(cli: &Cli, named: &str) -> anyhow::Result<bool> {
     anyhow::ensure!(cfg!(feature = "mutants"), "flaws are planted only by a build with --features mutants");
-    let flaws: Vec<&PlantedFlaw> = FLAWS.iter().filter(|flaw| flaw.name.contains(named)).collect();
+    let is_named = |flaw: &&PlantedFlaw| named.split(',').any(|word| flaw.name.contains(word));
+    let flaws: Vec<&PlantedFlaw> = FLAWS.iter().filter(is_named).collect();
     let (next, found) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     std::thread::scope(|scope| {
         for _ in 0..cli.jobs.max(1) {

@@ -1,4 +1,4 @@
-//! The memory of Bowline: append-only logs of events, and a directory of what they are for.
+//! The durable storage of Bowline: append-only logs of events, and a directory of what they are for.
 //!
 //! No HTTP and no rules live here. All stores owe the same promises and pass the same [`contract`] suite.
 //!
@@ -6,8 +6,8 @@
 //! |---|---|
 //! | [`disk`], [`redis`], [`memory`] | the three stores |
 //! | [`commit`] | the one way to change a log, its record and its items |
-//! | [`writer`] | a log under a lease, which takes a new lease after a commit in doubt |
-//! | [`follow`], [`tail`] | reading a log to its end and waiting for more; the wake-ups |
+//! | [`leased_log`] | a log under a lease, which takes a new lease after a commit in doubt |
+//! | [`follow`] | reading a log to its end and waiting for more; the wake-ups |
 //! | [`budget`] | the memory that readers may take together |
 //!
 //! ## The store on a disk
@@ -94,7 +94,6 @@ pub mod leased_log;
 pub mod memory;
 pub mod redis;
 mod sync;
-pub mod tail;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -110,10 +109,9 @@ pub use commit::{
     StoreError, Trimmed,
 };
 pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
-pub use follow::{FollowError, Followed, Follower};
+pub use follow::{FollowError, Followed, Follower, TailGuard, WakeSet};
 pub use leased_log::{Changed, LeasedLog, Lessor, SharedLessor};
 pub use redis::{RedisOptions, RedisStore, RedisUrl};
-pub use tail::{TailGuard, WakeSet};
 
 /// Append-only logs with numbered events.
 ///

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bowline_protocol::{Epoch, Extent, LogId, Principal, Recorded, Seq};
 use bytes::Bytes;
 
+use crate::follow::Tails;
 use crate::sync::{Mutex, lock};
-use crate::tail::Tails;
 use crate::{
     Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Leased, LogKind, ReadLimit, Record,
     Release, Retentions, StoreError, TailGuard, Trimmed, WakeSet,

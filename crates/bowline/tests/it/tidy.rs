@@ -464,14 +464,15 @@ fn nothing_is_left_unfinished() {
 /// Which crates of ours one of them may use; none if this table does not know it.
 fn may_use(name: &str) -> Option<&'static [&'static str]> {
     Some(match name {
-        "env" | "protocol" => &[],
-        "api" | "core" => &["protocol"],
-        "store" => &["env", "protocol"],
+        "env" | "mutant" | "protocol" => &[],
+        "api" => &["protocol"],
+        "core" => &["mutant", "protocol"],
+        "store" | "interleavings" => &["env", "mutant", "protocol"],
         "client" => &["core", "env", "protocol"],
         "hub" => &["core", "env", "protocol", "store"],
-        "bowline" => &["api", "client", "core", "env", "hub", "protocol", "store"],
+        "bowline" => &["api", "client", "core", "env", "hub", "mutant", "protocol", "store"],
         // It judges the server by what clients see, and so shares no code with the server's own client.
-        "sim" => &["api", "bowline", "core", "env", "protocol", "store"],
+        "sim" => &["api", "bowline", "core", "env", "mutant", "protocol", "store"],
         _ => return None,
     })
 }

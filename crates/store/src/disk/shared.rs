@@ -7,8 +7,8 @@ use bowline_protocol::LogId;
 
 use super::data_dir::DataDir;
 use super::index::LogIndex;
+use crate::follow::Tails;
 use crate::sync::{Mutex, lock};
-use crate::tail::Tails;
 use crate::{Health, StoreError};
 
 /// More sentences than this about damage tell an operator nothing new.

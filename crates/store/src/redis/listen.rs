@@ -26,7 +26,7 @@ use super::operation::RedisOperation;
 use super::reply::{list, number, text};
 use super::server::{Push, ServerConnection, rest};
 use super::topology::{Master, Topology};
-use crate::tail::Tails;
+use crate::follow::Tails;
 
 /// How often logs are looked at although nothing was heard of them.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

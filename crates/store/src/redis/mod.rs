@@ -87,7 +87,7 @@ use self::reply::{bytes, list, text};
 use self::script::Script;
 use self::topology::Topology;
 use crate::disk::COMMIT_BYTES_MAX;
-use crate::tail::Tails;
+use crate::follow::Tails;
 use crate::{
     Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Leased, LogKind, ReadLimit, Record,
     Release, StoreError, TailGuard, Trimmed, WakeSet,

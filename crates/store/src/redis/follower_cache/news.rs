@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bowline_protocol::{Epoch, Extent, LogId, Seq};
 
 use super::FollowerCache;
+use crate::follow::Tails;
 use crate::sync::lock;
-use crate::tail::Tails;
 use crate::{Commit, Committed};
 
 /// How far a log is said to have come.
