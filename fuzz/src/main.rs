@@ -1,6 +1,7 @@
 //! Runs one target: under `fuzz/run` on whatever libFuzzer makes up, else on the files that are named.
 //!
 //! `cargo run -p bowline-fuzz -- TARGET FILE…` repeats an input that was found.
+#![allow(clippy::disallowed_methods, reason = "this program is no part of a node")]
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

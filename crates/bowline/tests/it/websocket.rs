@@ -366,8 +366,11 @@ async fn fragments_out_of_order_fail_the_connection() {
     server.stop().await;
 }
 
-/// Valid and invalid sequences by Autobahn's number; they are those of Markus Kuhn's stress test.
-fn sequences() -> (Vec<(&'static str, Vec<u8>)>, Vec<(&'static str, Vec<u8>)>) {
+/// Byte sequences by Autobahn's number.
+type NumberedBytes = Vec<(&'static str, Vec<u8>)>;
+
+/// Valid and invalid sequences; they are those of Markus Kuhn's stress test.
+fn sequences() -> (NumberedBytes, NumberedBytes) {
     let valid: &[(&str, &[&[u8]])] = &[
         ("6.2", &["Hello-µ@ßöäüàá-UTF-8!!".as_bytes()]),
         ("6.5", &["κόσμε".as_bytes()]),
