@@ -1,7 +1,7 @@
 //! Flaws that are planted on purpose, to show that the simulation finds them.
 //!
 //! `if mutant("skip-the-sync") { … }` stands in the real code where such a flaw would be. Without the feature `planted`, which only
-//! the simulation turns on, it is `false` to the compiler, and nothing of it is left in a build. With the feature, [`plant`]
+//! the simulation turns on, it is `false` to the compiler, and nothing of it is left in a build. With the feature, `plant`
 //! chooses one flaw for the whole process; what each is about says `crates/sim/src/mutants.rs`.
 
 #[cfg(feature = "planted")]

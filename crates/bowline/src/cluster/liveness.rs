@@ -100,7 +100,7 @@ impl Cluster {
             for (session, abroad) in coming {
                 let asks = abroad.coming.into_iter().flatten();
                 let asks = asks.filter_map(|ask| serde_json::from_str::<SessionAsk>(&ask).ok());
-                let asks: Vec<SessionRequest> = asks.map(SessionRequest::from).collect();
+                let asks: Vec<SessionRequest> = asks.map(|ask| ask.of(&session)).collect();
                 let Some(SessionRequest::Attach(approach)) = asks.first() else { continue };
                 let asker = approach.principal.clone();
                 again.extend(asks.into_iter().map(|ask| {

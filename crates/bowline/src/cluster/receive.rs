@@ -115,16 +115,14 @@ impl Cluster {
             }
             NodeMessage::Session { session, asker, from: sender, ask, hops } => {
                 let between = self.state().exchange.incarnations_with(&from);
-                let visit = RemoteAsk { node: from, sender, session, asker, ask: ask.into(), hops: hops + 1, between };
+                let ask = ask.of(&session);
+                let visit = RemoteAsk { node: from, sender, session, asker, ask, hops: hops + 1, between };
                 return Some(PeerCommand::Visit(Box::new(visit)));
             }
             NodeMessage::Returned { session, asker, from: sender, ask, hops } => {
                 let from = self.returned(&from, sender, &session)?;
-                return Some(PeerCommand::Session {
-                    session,
-                    asker,
-                    command: Box::new(SessionCommand { from, ask: ask.into(), hops }),
-                });
+                let command = Box::new(SessionCommand { from, ask: ask.of(&session), hops });
+                return Some(PeerCommand::Session { session, asker, command });
             }
             NodeMessage::Task { task, asker, number, ask, hops } => {
                 let command = TaskCommand { ask: self.task_ask(&from, number, ask), hops: hops + 1 };

@@ -203,6 +203,7 @@ impl Connection {
         let Some(session) = attach.session else { return };
         self.attaching.push(session.clone());
         let approach = AttachRequest {
+            session: session.clone(),
             principal: principal.clone(),
             way,
             cursor: attach.cursor,

@@ -248,10 +248,11 @@ impl SessionActor {
     }
 
     fn cut_all(&mut self) {
-        let members = std::mem::take(&mut self.members).into_values().map(|member| member.mailbox);
-        let claimants = std::mem::take(&mut self.claims).into_values().map(|claimant| claimant.mailbox);
-        for mailbox in members.chain(claimants) {
-            mailbox.send(Mail::Cut { session: self.id.clone() });
+        for member in std::mem::take(&mut self.members).into_values() {
+            member.mailbox.send(Mail::Cut { session: self.id.clone() });
+        }
+        for claimant in std::mem::take(&mut self.claims).into_values() {
+            claimant.mailbox.send(Mail::Cut { session: claimant.approach.session });
         }
         self.hold = Hold::default();
         self.count_presence();

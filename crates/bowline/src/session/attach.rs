@@ -12,6 +12,7 @@ use bowline_protocol::{Cursor, ErrorCode, Extent, Refusal, Seq};
 use serde_json::{Value, json};
 
 use super::actor::{SessionActor, SessionAttachment};
+use super::registry::goes_by;
 use super::restore::{Restored, RestoredFrom};
 use super::{AttachOrigin, AttachRequest, Attacher, Grant, Mail};
 use crate::config::Ownership;
@@ -144,7 +145,8 @@ impl SessionActor {
 
     fn refuse(&self, claimant: &Attacher, refusal: Refusal) {
         self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
-        claimant.mailbox.send(Mail::Refused { session: self.id.clone(), refusal, way: Some(claimant.approach.way) });
+        let AttachRequest { session, way, .. } = &claimant.approach;
+        claimant.mailbox.send(Mail::Refused { session: session.clone(), refusal, way: Some(*way) });
     }
 
     /// Hands over the right to read, and to write unless it only observes. The previous holder is notified only
@@ -173,7 +175,9 @@ impl SessionActor {
     }
 
     async fn prepare(&mut self, claimant: &Attacher) -> Result<Grant, Refusal> {
-        let claimed = self.id.clone();
+        let claimed = claimant.approach.session.clone();
+        // It was restored while this claim waited; the answer is the one for a client that comes now.
+        goes_by(&self.shared, &self.log, &self.record, &claimed, claimant.mailbox.admitted)?;
         if let Some(restored) =
             claimant.approach.restored.as_deref().filter(|restored| restored.source == RestoredFrom::Live)
         {

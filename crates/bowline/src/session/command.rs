@@ -162,6 +162,8 @@ pub enum AttachOrigin {
 /// How a connection wants to hold or observe a session.
 #[derive(Debug)]
 pub struct AttachRequest {
+    /// The name under which the client asks. While it waits, the session may have got another.
+    pub session: SessionId,
     pub principal: Principal,
     pub way: AttachOrigin,
     pub cursor: Option<Cursor>,

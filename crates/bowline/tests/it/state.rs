@@ -44,6 +44,23 @@ async fn an_export_has_every_field_and_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_claim_that_waits_while_its_session_is_restored_is_answered_under_the_name_that_it_asked_for() {
+    let server = Server::with(config()).await;
+    let (mut client, session) = server.session().await;
+    client.ask("/echo hello").await;
+    let state = signed(&export(&mut client, Value::Null).await);
+    // The holder reads nothing any more and so answers no probe: the claim waits.
+    let mut waiting = server.connect().await;
+    let claim = json!({ "event": "user.reconnect", "session_id": session, "content": { "client_id": "another" } });
+    waiting.send(claim).await;
+    let mut restoring = server.connect().await;
+    restore(&mut restoring, &state, json!({ "take_over": true })).await;
+    let refused = waiting.expect("agent.error").await;
+    assert_eq!(refused["session_id"], session.as_str(), "{refused}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn only_the_holder_of_a_live_session_may_export() {
     let server = Server::with(config()).await;
     let (mut client, session) = server.session().await;

@@ -259,33 +259,34 @@ impl From<&SessionRequest> for SessionAsk {
     }
 }
 
-impl From<SessionAsk> for SessionRequest {
-    fn from(ask: SessionAsk) -> Self {
-        match ask {
-            SessionAsk::Attach(attach) => Self::Attach(Box::new((*attach).into())),
-            SessionAsk::Detach => Self::Detach,
-            SessionAsk::Alive => Self::Alive,
+impl SessionAsk {
+    /// What is asked of the session of this name.
+    pub fn of(self, session: &SessionId) -> SessionRequest {
+        match self {
+            SessionAsk::Attach(attach) => SessionRequest::Attach(Box::new(attach.of(session))),
+            SessionAsk::Detach => SessionRequest::Detach,
+            SessionAsk::Alive => SessionRequest::Alive,
             SessionAsk::Message { message_id, also, behind, content } => {
-                Self::Message { message_id, also, behind, content }
+                SessionRequest::Message { message_id, also, behind, content }
             }
-            SessionAsk::Regenerate { by, replaces } => Self::Regenerate { by, replaces },
+            SessionAsk::Regenerate { by, replaces } => SessionRequest::Regenerate { by, replaces },
             SessionAsk::Response { step_id, reply: PersonReply { confirmed, tasks, reason }, request, announce } => {
-                Self::Response { step_id, reply: Reply { confirmed, tasks, reason }, request, announce }
+                SessionRequest::Response { step_id, reply: Reply { confirmed, tasks, reason }, request, announce }
             }
-            SessionAsk::WebhookTold { turn, question } => Self::WebhookDelivered(Owed { turn, question }),
-            SessionAsk::Returned(returned) => Self::Returned(Box::new((*returned).into())),
-            SessionAsk::Cancel { by, reason, turn } => Self::Cancel { by, reason, turn },
-            SessionAsk::Plan { by, command } => Self::Command { by, command: WorkCommand::Plan(command) },
-            SessionAsk::Operate(order) => Self::Operate(Box::new((*order).into())),
-            SessionAsk::OperationEnded { task, content } => Self::OperationEnded { task, content },
+            SessionAsk::WebhookTold { turn, question } => SessionRequest::WebhookDelivered(Owed { turn, question }),
+            SessionAsk::Returned(returned) => SessionRequest::Returned(Box::new((*returned).into())),
+            SessionAsk::Cancel { by, reason, turn } => SessionRequest::Cancel { by, reason, turn },
+            SessionAsk::Plan { by, command } => SessionRequest::Command { by, command: WorkCommand::Plan(command) },
+            SessionAsk::Operate(order) => SessionRequest::Operate(Box::new((*order).into())),
+            SessionAsk::OperationEnded { task, content } => SessionRequest::OperationEnded { task, content },
             SessionAsk::Export(ExportChoice { memory, plan, work, token, plan_asked }) => {
-                Self::Export(ExportOptions { memory, context: plan, work, token, context_asked: plan_asked })
+                SessionRequest::Export(ExportOptions { memory, context: plan, work, token, context_asked: plan_asked })
             }
-            SessionAsk::Ack { seq } => Self::Ack { seq },
-            SessionAsk::End { by } => Self::End { by },
-            SessionAsk::Prove => Self::Prove,
-            SessionAsk::Expire => Self::Expire,
-            SessionAsk::Verify => Self::Verify,
+            SessionAsk::Ack { seq } => SessionRequest::Ack { seq },
+            SessionAsk::End { by } => SessionRequest::End { by },
+            SessionAsk::Prove => SessionRequest::Prove,
+            SessionAsk::Expire => SessionRequest::Expire,
+            SessionAsk::Verify => SessionRequest::Verify,
         }
     }
 }
@@ -306,10 +307,11 @@ impl From<&AttachRequest> for AttachAsk {
     }
 }
 
-impl From<AttachAsk> for AttachRequest {
-    fn from(attach: AttachAsk) -> AttachRequest {
-        let AttachAsk { principal, way, cursor, client_id, proof, observe, take_over, restored, since } = attach;
+impl AttachAsk {
+    fn of(self, session: &SessionId) -> AttachRequest {
+        let AttachAsk { principal, way, cursor, client_id, proof, observe, take_over, restored, since } = self;
         AttachRequest {
+            session: session.clone(),
             principal,
             way: way.into(),
             cursor,

@@ -97,7 +97,7 @@ fn messages_of_version_1_are_written_as_they_were() {
 fn through(message: NodeMessage) -> NodeMessage {
     match message {
         NodeMessage::Session { session, asker, from, ask, hops } => {
-            NodeMessage::Session { session, asker, from, ask: SessionAsk::from(&SessionRequest::from(ask)), hops }
+            NodeMessage::Session { session, asker, from, ask: SessionAsk::from(&ask.of(&session)), hops }
         }
         NodeMessage::Mail { party, mail } => {
             NodeMessage::Mail { party, mail: Box::new(SessionMail::from(&Mail::from(*mail))) }
