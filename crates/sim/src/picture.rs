@@ -43,7 +43,7 @@ pub fn svg(lines: &[String], (from_ms, to_ms): (u64, u64), clients: &[String]) -
         }
     }
     let x = |who: &str| LEFT + COLUMN * columns.iter().position(|column| *column == who).unwrap_or(0) + 10;
-    let (width, height) = (LEFT + COLUMN * columns.len() + 60, HEAD + ROW * rows.len() + 24);
+    let (width, height) = (LEFT + COLUMN * (columns.len() - 1).max(1) + 80, HEAD + ROW * rows.len() + 24);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
          font-family=\"system-ui, sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
