@@ -31,6 +31,7 @@ enum ConnectionEvent {
     Frame(Option<Result<Message, axum::Error>>),
     Mail(Box<Mail>),
     Wake,
+    MayHaveMore,
     Flushed(Result<(), axum::Error>),
     CredentialEnded(AuthError),
     Draining,
@@ -120,12 +121,12 @@ async fn converse(
         while let Ok(mail) = inbox.try_recv() {
             Box::pin(connection.handle_mail(*mail)).await;
         }
+        // After something was sent there may be more to send, but whatever else has happened comes first.
+        let mut may_have_more = false;
         if !flushing {
             match Box::pin(fill(connection, sink)).await {
                 Ok(Filled::Nothing) => {}
-                // There may be more to send by now; the runtime ends this when the connection has had its turn.
-                Ok(Filled::Flushed) if connection.closing().is_none() => continue,
-                Ok(Filled::Flushed) => {}
+                Ok(Filled::Flushed) => may_have_more = true,
                 Ok(Filled::Full) => flushing = true,
                 Err(_) => return None,
             }
@@ -146,6 +147,7 @@ async fn converse(
             flushed = sink.flush(), if flushing => ConnectionEvent::Flushed(flushed),
             () = timer::until(timer.as_mut(), Some(connection.poll_timeout())) => ConnectionEvent::Time,
             frame = stream.next(), if connection.may_read(inbox.len()) => ConnectionEvent::Frame(frame),
+            () = std::future::ready(()), if may_have_more => ConnectionEvent::MayHaveMore,
             () = wake.woken(), if !flushing => ConnectionEvent::Wake,
         };
         match happened {
@@ -156,6 +158,7 @@ async fn converse(
             },
             ConnectionEvent::Mail(mail) => Box::pin(connection.handle_mail(*mail)).await,
             ConnectionEvent::Wake => connection.handle_wake(),
+            ConnectionEvent::MayHaveMore => {}
             ConnectionEvent::Flushed(Ok(())) => flushing = false,
             ConnectionEvent::Flushed(Err(_)) => return None,
             ConnectionEvent::Draining => {

@@ -13,7 +13,7 @@ use bowline_env::clock;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use reqwest::{Response, StatusCode};
 
-use super::response::{self, ResponseOutcome};
+use super::response::{self, ResponseOutcome, is_stream};
 use super::{HttpDialError, HttpTransport};
 use crate::call::{BackendCall, CallEnding};
 use crate::fields::Raw;
@@ -253,7 +253,8 @@ impl HttpTransport {
         let (Some(()), Some(session)) = (waited, so_far.session.clone()) else { return Err(ResumeFailure::Refused) };
         let asked = tokio::time::timeout(OPEN_TIMEOUT, self.get(&session, so_far.last_id.as_deref())).await;
         match asked {
-            Ok(Ok(response)) if response.status().is_success() => {
+            // Anything but a stream says nothing about the call, which may have run.
+            Ok(Ok(response)) if response.status().is_success() && is_stream(&response) => {
                 so_far.response = Some(response);
                 Ok(self.read_call(call, so_far).await)
             }
