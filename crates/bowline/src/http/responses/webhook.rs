@@ -28,7 +28,7 @@ use crate::decode::decode;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
 use crate::session::record::keys;
-use crate::session::turns::TurnEntry;
+use crate::session::turns::{TurnEnd, TurnEntry};
 use crate::session::{Announcer, OwedEnd};
 
 /// The first wait before a webhook is sent again, and the longest.
@@ -78,6 +78,28 @@ enum WebhookOutcome {
 struct End {
     status: String,
     at_seconds: u64,
+}
+
+/// What is known of the end of a response.
+enum FoundEnd {
+    Ended(End),
+    NotYet,
+    /// Neither its events nor its turn are kept any more.
+    Forgotten,
+}
+
+impl FoundEnd {
+    /// The end to post, or that there is none; nothing if it has to be waited for.
+    fn settled(self, owed: &OwedWebhook) -> Option<Option<End>> {
+        match self {
+            FoundEnd::Ended(end) => Some(Some(end)),
+            FoundEnd::NotYet => None,
+            FoundEnd::Forgotten => {
+                tracing::warn!(response = %owed.response, "a webhook is dropped: its response is no longer kept");
+                Some(None)
+            }
+        }
+    }
 }
 
 /// What posts them; none if the settings name no target.
@@ -137,11 +159,11 @@ impl Webhooks {
             match self.logs.next(&mut follower, READ).await? {
                 Followed::Events(events) => {
                     for event in events.iter().filter(|event| may_end(event)) {
-                        let end = match self.project(owed, event).await? {
-                            None if trimmed => self.end_of_turn(owed).await?,
-                            end => end,
+                        let found = match trimmed {
+                            false => self.project(owed, event).await?.map_or(FoundEnd::NotYet, FoundEnd::Ended),
+                            true => self.end_of_turn(owed).await?,
                         };
-                        if end.is_some() {
+                        if let Some(end) = found.settled(owed) {
                             return Ok(end);
                         }
                     }
@@ -156,12 +178,16 @@ impl Webhooks {
                 }
                 Followed::Gap { .. } => {
                     trimmed = true;
-                    if let Some(end) = self.end_of_turn(owed).await? {
-                        return Ok(Some(end));
+                    if let Some(end) = self.end_of_turn(owed).await?.settled(owed) {
+                        return Ok(end);
                     }
                 }
-                // What is left of it is read again: a run that lost its end gets another one there.
+                // What is left of it is read again: a run that lost its end gets another one there. If its beginning was lost, so was
+                // the note that its end is owed.
                 Followed::Epoch(extent) => {
+                    if self.logs.store.item(&response.log, &owed.key).await?.is_none() {
+                        return Ok(None);
+                    }
                     follower.enter(&extent.epoch);
                     follower.seek(response.first());
                 }
@@ -169,13 +195,14 @@ impl Webhooks {
         }
     }
 
-    async fn end_of_turn(&self, owed: &OwedWebhook) -> Result<Option<End>, StoreError> {
+    async fn end_of_turn(&self, owed: &OwedWebhook) -> Result<FoundEnd, StoreError> {
         let (log, key) = (&owed.response.log, keys::turn(owed.response.turn));
         let entry = self.logs.store.item(log, &key).await?;
-        // An entry that cannot be read was logged, and says nothing.
+        // An entry that cannot be read was logged, and says no more than one that is gone.
         let entry: Option<TurnEntry> = decode(log, &key, entry).unwrap_or_default();
-        let ended = entry.and_then(|entry| entry.ended);
-        Ok(ended.map(|end| End { status: end.status.as_str().to_owned(), at_seconds: end.at_ms / 1000 }))
+        let Some(entry) = entry else { return Ok(FoundEnd::Forgotten) };
+        let end = |end: TurnEnd| End { status: end.status.as_str().to_owned(), at_seconds: end.at_ms / 1000 };
+        Ok(entry.ended.map_or(FoundEnd::NotYet, |ended| FoundEnd::Ended(end(ended))))
     }
 
     /// The response as it stands with this event, if that is its end.
