@@ -117,12 +117,16 @@ impl<A: Actor> ActorDirectory<A> {
         true
     }
 
-    /// The same actor, under another name.
-    pub fn rename(&self, old: &A::Id, new: &A::Id) {
+    /// The same actor, under another name. False if another one is awake under that.
+    pub fn rename(&self, old: &A::Id, new: &A::Id) -> bool {
         let mut awake = self.awake();
+        if awake.get(new).is_some_and(|entry| !entry.commands.is_closed()) {
+            return false;
+        }
         if let Some(entry) = awake.remove(old) {
             awake.insert(new.clone(), entry);
         }
+        true
     }
 
     /// Offers a command to every actor that is awake. One that is too busy does not get it.

@@ -146,7 +146,10 @@ impl Cluster {
     /// the two nodes has become another incarnation since: then the connection was cut, or has asked again.
     pub(crate) fn admit(self: &Arc<Self>, visit: RemoteAsk) -> Option<SessionCommand> {
         let RemoteAsk { node, sender, session, asker, ask, hops, between } = visit;
-        let is_past = self.state().exchange.incarnations_with(&node) != between;
+        let is_past = {
+            let state = self.state();
+            state.exchange.incarnations_with(&node) != between || state.peers.is_dead(&node)
+        };
         if is_past && matches!(sender, RemoteSender::Connection { .. }) {
             tracing::debug!(%node, %session, "what a connection asked through an earlier incarnation is left undone");
             return None;

@@ -9,8 +9,8 @@ use bowline_store::{Fence, Holder, Leased, Lessor, StoreError};
 use super::Cluster;
 use crate::actor::Router;
 use crate::logs::placement::{Location, Placement, PlacementLock};
-use crate::session::SessionCommand;
 use crate::session::actor::SessionActor;
+use crate::session::{SessionCommand, SessionRequest};
 use crate::task::TaskCommand;
 use crate::task::actor::TaskActor;
 
@@ -64,7 +64,12 @@ impl Router<SessionActor> for ClusterRouter {
         asker: &Principal,
         command: Box<SessionCommand>,
     ) -> Result<(), (Box<SessionCommand>, Refusal)> {
-        self.0.forward(node, id, asker, *command)
+        // A claim goes by the name under which it was made, also if the actor has another by now.
+        let id = match &command.ask {
+            SessionRequest::Attach(approach) => approach.session.clone(),
+            _ => id.clone(),
+        };
+        self.0.forward(node, &id, asker, *command)
     }
 
     fn pass_on_work(&self, id: &SessionId, owner: &Principal) {

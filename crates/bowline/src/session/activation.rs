@@ -20,7 +20,7 @@ use super::record::{SessionState, keys};
 use super::registry::{Sessions, goes_by};
 use super::run::{Cancel, Entry, RunEnd};
 use super::{CommandOutcome, CommandSender, Life, Mail, SessionCommand, SessionRecord};
-use crate::actor::{ActivationError, Actor, ActorLocation, Process, RunEvent};
+use crate::actor::{ActivationError, Actor, ActorHost as _, ActorLocation, Process, RunEvent};
 use crate::logs::placement::Location;
 use crate::refusals;
 
@@ -46,7 +46,8 @@ impl Actor for SessionActor {
     }
 
     fn is_final(refusal: &Refusal) -> bool {
-        refusal.code == ErrorCode::SessionNotFound
+        // The second is what the actor of a name gets that the session has given up.
+        matches!(refusal.code, ErrorCode::SessionNotFound | ErrorCode::SessionInactive)
     }
 
     async fn find(
@@ -214,6 +215,16 @@ impl SessionActor {
         self.shared.metrics.session_moved(self.record.state().as_str(), record.state().as_str());
         self.record = record;
         self.count_work();
+        self.adopt_name()
+    }
+
+    /// A restore that was stored meanwhile has given the session another name. Under two names it would have two actors.
+    fn adopt_name(&mut self) -> Result<(), Refusal> {
+        let current = self.record.current.clone().unwrap_or_else(|| SessionId::from(&self.log));
+        if current != self.id && !self.shared.directory().rename(&self.id, &current) {
+            return goes_by(&self.shared, &self.log, &self.record, &self.id, true);
+        }
+        self.id = current;
         Ok(())
     }
 

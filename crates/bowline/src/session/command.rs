@@ -138,9 +138,9 @@ impl SessionCommand {
     pub fn refuse(self, session: &SessionId, refusal: &Refusal) {
         match (self.ask, self.from) {
             (SessionRequest::Attach(approach), CommandSender::Connection(mailbox)) => {
-                let mail =
-                    Mail::Refused { session: session.clone(), refusal: refusal.clone(), way: Some(approach.way) };
-                mailbox.send(mail);
+                // The session may have got another name since.
+                let AttachRequest { session, way, .. } = *approach;
+                mailbox.send(Mail::Refused { session, refusal: refusal.clone(), way: Some(way) });
             }
             (ask, _) if !ask.is_awaited() => {}
             (_, from) => from.settle(session, "", Err(refusal.clone())),

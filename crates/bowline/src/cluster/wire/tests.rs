@@ -1,7 +1,7 @@
 //! Messages between nodes as they were written and as they are: what nodes of two versions must both understand.
 
 use super::*;
-use crate::session::{CommandOutcome, Mail, SessionRequest};
+use crate::session::{CommandOutcome, Mail};
 use crate::task::TaskClose;
 use crate::task::command::Appended;
 
@@ -97,7 +97,8 @@ fn messages_of_version_1_are_written_as_they_were() {
 fn through(message: NodeMessage) -> NodeMessage {
     match message {
         NodeMessage::Session { session, asker, from, ask, hops } => {
-            NodeMessage::Session { session, asker, from, ask: SessionAsk::from(&ask.of(&session)), hops }
+            let ask = SessionAsk::from(&ask.of(&session));
+            NodeMessage::Session { session, asker, from, ask, hops }
         }
         NodeMessage::Mail { party, mail } => {
             NodeMessage::Mail { party, mail: Box::new(SessionMail::from(&Mail::from(*mail))) }
