@@ -56,8 +56,8 @@ const merged = (await all.listTools()).tools.map((tool) => tool.name);
 assert.ok(merged.includes('everything__echo') && merged.includes('list_servers'));
 assert.match(text(await all.callTool({ name: 'everything__echo', arguments: { message: 'again' } })), /again/);
 
-// Kill it. A call that was sent before the death was noticed says that it may have run; the next ones work, and what
-// happened is told.
+// Kill the first client's process. A call that was sent before the death was noticed says that it may have run; the next ones work. The
+// other client has a process of its own, which goes on: that client hears of nothing.
 process.kill(Number(childOfHub()), 'SIGKILL');
 const endings = [];
 for (let round = 0; round < 50 && endings.at(-1) !== 'worked'; round += 1) {
@@ -68,10 +68,9 @@ for (let round = 0; round < 50 && endings.at(-1) !== 'worked'; round += 1) {
 }
 assert.equal(endings.at(-1), 'worked', endings.join(', '));
 assert.match(text(await all.callTool({ name: 'everything__echo', arguments: { message: 'here too' } })), /here too/);
-const seen = await all.callTool({ name: 'await_activity', arguments: { timeout_ms: 5000 } });
+const seen = await all.callTool({ name: 'await_activity', arguments: { timeout_ms: 1000 } });
 const kinds = seen.structuredContent.events.map((event) => event.type);
-for (const kind of ['server_disconnected', 'server_reconnected']) assert.ok(kinds.includes(kind), `${kind} in ${kinds}`);
-assert.equal(kinds.filter((kind) => kind === 'server_disconnected').length, 1);
+for (const kind of ['server_disconnected', 'server_process_crashed']) assert.ok(!kinds.includes(kind), `${kind} in ${kinds}`);
 
 // The same over stdio.
 const stdio = await connect(new StdioClientTransport({ command: binary, args: ['mcp', '--servers', servers], cwd: dir }));
