@@ -45,7 +45,7 @@ impl Resolver<'_> {
 
     pub fn log_level(&self, key: &str) -> Result<String> {
         let level: String = self.get(key)?;
-        match tracing_subscriber::EnvFilter::try_new(&level) {
+        match level.parse::<tracing_subscriber::filter::Targets>() {
             Ok(_) => Ok(level),
             Err(_) => Err(self.wrong(key, "a filter such as \"info\" or \"bowline=debug\"")),
         }
