@@ -185,10 +185,11 @@ async fn all_answer(scene: &Scene, survivors: &mut [Survivor], fault: &impl Debu
     for node in 0..scene.nodes.len() {
         for survivor in &mut *survivors {
             let asked = Instant::now();
-            let name = format!("{}-{}", node, survivor.next);
-            let message = json!({ "event": "user.message", "session_id": survivor.session, "message_id": name, "content": format!("/echo {name}") });
-            let answer = |frame: &Value| is_terminal(frame) && frame["content"] == name.as_str();
             loop {
+                // Each attempt asks anew: a cancel that its caller left in doubt may be done late, and ends the run that it finds.
+                let name = format!("{}-{}", node, survivor.next);
+                let message = json!({ "event": "user.message", "session_id": survivor.session, "message_id": name, "content": format!("/echo {name}") });
+                let answer = |frame: &Value| is_terminal(frame) && frame["content"] == name.as_str();
                 assert!(asked.elapsed() < QUIET, "after {fault:?}, {} is mute at node {node}", survivor.session);
                 let answered = tokio::time::timeout(IMPATIENCE, async {
                     let mut client = survivor.back(scene.at(node)).await?;
