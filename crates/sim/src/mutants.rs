@@ -54,6 +54,7 @@ pub const FLAWS: &[PlantedFlaw] = &[
     flaw("skip-the-owner-of-a-task", "any caller may have any task"),
     flaw("take-a-repeated-append", "a repeated append is taken again"),
     flaw("forget-the-place-of-a-producer", "the place of a producer is not kept"),
+    flaw("refuse-by-an-old-place", "a producer is refused by a place that it has left at another node"),
     flaw("answer-an-append-that-failed", "an append is answered though it was not stored"),
     flaw("lua-repeats-a-commit", "the script does a commit again whose answer was lost"),
     flaw("lua-forgets-the-fence", "the script takes commits under an old fence"),

@@ -3,6 +3,7 @@
 use bowline_core::dialect::{Imported, Importer};
 use bowline_mutant::mutant;
 use bowline_protocol::{Draft, ErrorCode, ProducerId, Refusal, Seq};
+use bowline_store::StoreError;
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -50,6 +51,9 @@ impl TaskActor {
             if let Err(refusal) = self.load_position(id).await {
                 return Taking::Refused(refusal);
             }
+            if let Err(refusal) = self.check_position(id, *seq).await {
+                return Taking::Refused(refusal);
+            }
             match self.judge(id, *seq, &append.chunks).await {
                 Ok(None) => {}
                 Ok(Some(last)) => return Taking::Known { last },
@@ -60,6 +64,24 @@ impl TaskActor {
             return Taking::Refused(ended());
         }
         self.import(batch, append)
+    }
+
+    /// A hole is no reason to refuse before the store says the same: a node that stood still for longer than its lease remembers
+    /// what was before another node went on with the task, and nothing that it commits would tell it.
+    async fn check_position(&mut self, id: &ProducerId, seq: u64) -> Result<(), Refusal> {
+        let Some(next) = self.producers.get(id).map(|position| position.next).filter(|next| seq > *next) else {
+            return Ok(());
+        };
+        let stored = self.shared.logs.store.item(&self.log, &keys::producer(id)).await;
+        let stored = stored.map_err(|error| refusals::of_task(&error))?;
+        let is_past = Position::read(id, stored.as_deref()).is_some_and(|(position, _)| position.next > next);
+        if is_past && !mutant("refuse-by-an-old-place") {
+            self.writer.reset();
+            self.producers.clear();
+            let error = StoreError::Unavailable("another node has gone on with this task".into());
+            return Err(refusals::of_task(&error));
+        }
+        Ok(())
     }
 
     /// What a place says about an append: nothing if it is the next one, and which event was its last if it came before.
