@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use bowline_env::clock;
 use bowline_sim::{picture, seeded_libc, world};
 use clap::Parser;
 use serde_json::{Value, json};
@@ -154,7 +155,7 @@ struct Sum {
 /// Many seeds, each in processes of their own.
 fn many(cli: &Cli) -> anyhow::Result<bool> {
     let (next, sum) = (AtomicU64::new(cli.from), Mutex::new(Sum::default()));
-    let end = cli.from + cli.seeds;
+    let (end, began) = (cli.from + cli.seeds, clock::now());
     std::thread::scope(|scope| {
         for _ in 0..cli.jobs.max(1) {
             scope.spawn(|| {
@@ -167,15 +168,19 @@ fn many(cli: &Cli) -> anyhow::Result<bool> {
                     let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
                     sum.add(seed, &told);
                     if sum.done.is_multiple_of(100) || sum.done == cli.seeds {
-                        say(&format!("{} of {} seeds, {} failed", sum.done, cli.seeds, sum.failed.len()));
+                        say(&sum.progress(cli, clock::since(began).as_secs_f64()));
                     }
                 }
             });
         }
     });
     let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let total: u64 = sum.faults.values().sum();
-    say(&format!("{} seeds, {} simulated seconds, {total} faults delivered", sum.done, sum.simulated_ms / 1000));
+    say(&format!(
+        "{} seeds, {} simulated seconds, {} faults delivered",
+        sum.done,
+        sum.simulated_ms / 1000,
+        sum.total()
+    ));
     for (kind, count) in &sum.faults {
         say(&format!("  {kind:<14} {count}"));
     }
@@ -184,10 +189,29 @@ fn many(cli: &Cli) -> anyhow::Result<bool> {
     if !scarce.is_empty() {
         say(&format!("delivered less than {} times: {scarce:?}", cli.floor));
     }
+    if !sum.failed.is_empty() {
+        say(&format!("failed: {:?}", sum.failed));
+    }
     Ok(sum.failed.is_empty() && scarce.is_empty())
 }
 
 impl Sum {
+    fn total(&self) -> u64 {
+        self.faults.values().sum()
+    }
+
+    /// A line for one who looks in from time to time, or goes on later from where this was stopped.
+    fn progress(&self, cli: &Cli, seconds: f64) -> String {
+        let (done, rate) = (self.done, self.done as f64 / seconds);
+        let (faults, failed) = (self.total(), self.failed.len());
+        // Those that other threads are at may be run again.
+        let next = cli.from + done.saturating_sub(cli.jobs.max(1) - 1);
+        format!(
+            "{done} of {} seeds, {rate:.1} a second, {faults} faults, {failed} failed; go on with --from {next}",
+            cli.seeds
+        )
+    }
+
     fn add(&mut self, seed: u64, told: &Result<Value, String>) {
         self.done += 1;
         match told {

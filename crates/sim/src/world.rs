@@ -66,6 +66,8 @@ struct World {
     slow_until: u64,
     /// When a person restarts a server whose disk has failed.
     restart_at: Option<u64>,
+    /// Since when a sync has failed that was not made good by a start of the machine.
+    untrue_since: Option<u64>,
 }
 
 /// A machine with a server on it.
@@ -136,6 +138,7 @@ pub fn run(seed: u64, readable: bool) -> anyhow::Result<Outcome> {
         full_until: 0,
         slow_until: 0,
         restart_at: None,
+        untrue_since: None,
         scenario,
     };
     let sessions = world.invite(&dice);
@@ -288,12 +291,18 @@ impl World {
     }
 
     /// A server is gone, and comes back a while later.
-    fn down(&mut self, at: usize, death: Death, away_max_ms: u64) {
+    fn down(&mut self, at: usize, mut death: Death, away_max_ms: u64) {
+        let syncs_always = !matches!(self.scenario.setup, Setup::Disk { syncs_always: false });
+        if self.disk.is_untrue() && (syncs_always || self.scenario.is_lossy) {
+            // Its memory may hold what the disk does not, and the power may go later: the machine is started anew.
+            death = Death::PowerCut;
+        }
+        let failed_ms = self.untrue_since.take().unwrap_or(self.now_ms);
         if self.redis.is_none() {
             self.disk.stop(death);
         }
-        if death == Death::PowerCut && matches!(self.scenario.setup, Setup::Disk { syncs_always: false }) {
-            self.oracle.allow_loss(self.now_ms.saturating_sub(UNSYNCED_MAX_MS));
+        if death == Death::PowerCut && !syncs_always {
+            self.oracle.allow_loss(failed_ms.saturating_sub(UNSYNCED_MAX_MS));
         }
         let away_ms = self.dice.between(1, away_max_ms);
         let node = &mut self.nodes[at];
@@ -396,16 +405,12 @@ impl World {
         });
         if self.disk.is_untrue() && self.restart_at.is_none() {
             self.restart_at = Some(self.now_ms + self.dice.between(200, 2000));
+            self.untrue_since.get_or_insert(self.now_ms);
         }
         if self.restart_at.is_some_and(|at| at <= self.now_ms) {
             self.restart_at = None;
-            // A person looks at the disk, and starts the machine anew: its memory may hold what the disk does not.
             self.trace.note("server", "is restarted by a person, since a sync failed");
-            let death = match self.scenario.setup {
-                Setup::Disk { syncs_always: true } => Death::PowerCut,
-                _ => Death::Killed,
-            };
-            self.down(0, death, 500);
+            self.down(0, Death::Killed, 500);
         }
     }
 

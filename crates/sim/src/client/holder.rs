@@ -119,6 +119,10 @@ impl HoldingClient {
         // Some connections are let go on purpose, in the middle of anything.
         let mut patience = if self.dice.percent(30) { self.dice.between(1, 60) } else { u64::MAX };
         while let Some(job) = self.jobs.first().cloned() {
+            if self.session.id().is_none() {
+                // Another device has found that the session is gone.
+                return Ok(());
+            }
             let now = self.clients.trace.now_ms();
             let rests = now < self.rests_until && !self.clients.is_quiet();
             let due = sent_ms.is_none_or(|then| now > then + 1500 && !self.is_accepted) && !rests;

@@ -108,6 +108,10 @@ impl ObservingClient {
                         }
                         return Ok(false);
                     }
+                    if frame["metadata"]["error_code"] == "SESSION_NOT_FOUND" && frame["seq"].is_null() {
+                        self.handle_not_found(frame["session_id"].as_str(), &frame);
+                        return Ok(false);
+                    }
                     self.handle(&frame);
                     self.ack(&mut wire).await?;
                     if self.dice.percent(2) && !self.clients.is_quiet() {
@@ -159,15 +163,22 @@ impl ObservingClient {
                     match (code, superseded_by(&answer)) {
                         ("SESSION_INACTIVE", Some(id)) => self.session.set_id(&id),
                         ("SERVER_DRAINING" | "STORE_UNAVAILABLE" | "RATE_LIMITED", _) => {}
-                        ("SESSION_NOT_FOUND", _) if id.is_none_or(|id| self.clients.oracle.may_be_gone(&id)) => {
-                            self.reader.at = None;
-                            self.is_gone = true;
-                        }
+                        ("SESSION_NOT_FOUND", _) => self.handle_not_found(id.as_deref(), &answer),
                         _ => self.clients.oracle.violate(&self.who, format_args!("may not look: {answer}")),
                     }
                     return Ok(false);
                 }
             }
+        }
+    }
+
+    /// Its session may be gone with what was lost; another may take its place.
+    fn handle_not_found(&mut self, session: Option<&str>, answer: &Value) {
+        if session.is_none_or(|id| self.clients.oracle.may_be_gone(id)) {
+            self.reader.at = None;
+            self.is_gone = true;
+        } else {
+            self.clients.oracle.violate(&self.who, format_args!("may not look: {answer}"));
         }
     }
 

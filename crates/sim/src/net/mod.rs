@@ -288,9 +288,13 @@ impl Net {
         match link.fate {
             LinkFate::Cut { side: cut, at: limit } if cut == side && before + taken.len() as u64 >= limit => {
                 link.pipes[side].push(at, &taken[..passes(limit)]);
+                // What is written to it from now on is lost too, and is no further fault.
+                let is_first = link.pipes[side].end.is_none();
                 link.reset(at);
                 let who = ["to server", "to client"][side];
-                self.trace.fault("cut", "network", format_args!("link {id} {who} at byte {limit}"));
+                if is_first {
+                    self.trace.fault("cut", "network", format_args!("link {id} {who} at byte {limit}"));
+                }
             }
             LinkFate::Silence { side: silent, at: limit } if silent == side && before + taken.len() as u64 >= limit => {
                 link.pipes[side].push(at, &taken[..passes(limit)]);
