@@ -7,21 +7,12 @@ use bowline_protocol::event::names as events;
 use bowline_protocol::frame::names;
 use serde_json::{Value, json};
 
+use super::job::Job;
 use super::{Clients, SharedSession, back_off, superseded_by};
 use crate::agent::answer;
 use crate::dice::Dice;
 use crate::oracle::{Reader, Return};
 use crate::wire::{Lost, SimCaller, Wire};
-
-/// One message, and what the client does about it.
-#[derive(Clone, Debug)]
-struct Job {
-    /// Its key, which is also in its text.
-    tag: String,
-    text: String,
-    /// Cancelled some time after it was sent.
-    cancel_after_ms: Option<u64>,
-}
 
 pub struct HoldingClient {
     clients: Clients,
@@ -482,23 +473,6 @@ impl HoldingClient {
 impl std::fmt::Debug for HoldingClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Holder({})", self.caller.who)
-    }
-}
-
-impl Job {
-    fn draw(dice: &mut Dice, tag: &str) -> Job {
-        // Now and then much at once, which does not fit into the windows of a slow reader.
-        let (count, pause) = match dice.percent(8) {
-            true => (dice.between(60, 250), 0),
-            false => (dice.between(1, 25), [0, 5, 20, 60][dice.below(4) as usize]),
-        };
-        let text = match dice.below(10) {
-            0 => format!("ask {tag}"),
-            1 => format!("fail {tag} {count} {pause}"),
-            _ => format!("say {tag} {count} {pause}"),
-        };
-        let cancel_after_ms = dice.percent(15).then(|| dice.below(500));
-        Job { tag: tag.to_owned(), text, cancel_after_ms }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The clients: each a task with a script, which it follows until it is done, however often the wire breaks.
 
 pub mod holder;
+mod job;
 pub mod observer;
 pub mod producer;
 pub mod stranger;
