@@ -54,6 +54,11 @@ impl RpcId {
         serde_json::from_str::<Raw>(&self.0).unwrap_or_else(|_| raw(&self.0))
     }
 
+    /// The text, if it is one.
+    pub fn as_text(&self) -> Option<String> {
+        serde_json::from_str(&self.0).ok()
+    }
+
     /// The number, if it is one of ours.
     pub fn as_number(&self) -> Option<u64> {
         self.0.parse().ok()

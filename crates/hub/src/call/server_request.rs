@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::call::{Conversation, Inbound, InboundSink};
 use crate::fields::Raw;
-use crate::message::{self, RpcResult};
+use crate::message::{self, RpcRequest, RpcResult};
 use crate::seal::Seal;
 
 /// Where the answer goes. Dropping it says that there is none.
@@ -22,6 +22,8 @@ pub struct Replier {
     answer: oneshot::Sender<RpcResult>,
     /// Which of its client's calls it belongs to is known. If not, it may outlive the one that it was asked in.
     pub certain: bool,
+    /// The id that the server gave its question, if that is a text: then it may be a name that clients know.
+    pub name: Option<String>,
 }
 
 impl Replier {
@@ -42,7 +44,7 @@ impl Replier {
 
 impl From<oneshot::Sender<RpcResult>> for Replier {
     fn from(answer: oneshot::Sender<RpcResult>) -> Replier {
-        Replier { answer, certain: true }
+        Replier { answer, certain: true, name: None }
     }
 }
 
@@ -66,9 +68,10 @@ pub fn no_recipient() -> RpcResult {
 pub struct AnswerReceiver(oneshot::Receiver<RpcResult>);
 
 impl AnswerReceiver {
-    pub fn new(server: &Arc<str>, method: String, params: Option<Raw>, certain: bool) -> (Inbound, AnswerReceiver) {
+    pub fn new(server: &Arc<str>, request: RpcRequest, certain: bool) -> (Inbound, AnswerReceiver) {
         let (answer, answered) = oneshot::channel();
-        let reply = Replier { answer, certain };
+        let RpcRequest { id, method, params } = request;
+        let reply = Replier { answer, certain, name: id.as_text() };
         (Inbound::Request { server: server.clone(), method, params, reply }, AnswerReceiver(answered))
     }
 
@@ -95,6 +98,8 @@ pub async fn ask(sink: Option<&InboundSink>, question: (Inbound, AnswerReceiver)
 const PARKED_MAX: usize = 10_000;
 /// So that one of many cannot take all of the room; as many as it may have tasks.
 const PER_PRINCIPAL_MAX: usize = 1000;
+/// A longer id of a server's is no name for its question.
+const KEY_BYTES_MAX: usize = 256;
 /// What a state of ours begins with; what makes it ours is its seal.
 const PREFIX: &str = "bl1";
 
@@ -108,8 +113,18 @@ pub struct SuspendedQuestion {
 }
 
 impl SuspendedQuestion {
-    pub fn new(server: Arc<str>, method: String, params: Option<Raw>, reply: Replier) -> SuspendedQuestion {
-        SuspendedQuestion { key: format!("q{:x}", entropy::u128() as u64), server, method, params, reply }
+    /// Its key is the server's own name for it, where it has one that is `free` among the other questions of the call.
+    pub fn new(
+        server: Arc<str>,
+        method: String,
+        params: Option<Raw>,
+        reply: Replier,
+        free: impl Fn(&str) -> bool,
+    ) -> SuspendedQuestion {
+        let is_key = |name: &&String| name.len() <= KEY_BYTES_MAX && free(name);
+        let own = reply.name.as_ref().filter(is_key).cloned();
+        let key = own.unwrap_or_else(|| format!("q{:x}", entropy::u128() as u64));
+        SuspendedQuestion { key, server, method, params, reply }
     }
 }
 

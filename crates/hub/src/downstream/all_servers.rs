@@ -11,7 +11,7 @@ use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
-use crate::relay::{ClientContext, call, subscriptions, task};
+use crate::relay::{ClientContext, call, hosted_task, subscriptions, task};
 use crate::revision::v2026;
 use crate::{downstream, tools};
 
@@ -136,6 +136,9 @@ async fn by_name(
     // Tasks of sessions are not offered here, and who does not offer them does not look at this.
     if client.exchange() == Exchange::Session {
         params.remove("task");
+    }
+    if let Some(reply) = hosted_task::begin(hub, client, &backend, &request.method, &params).await {
+        return reply;
     }
     let reply = call::pass(hub, client, &backend, &request.method, &params, sink).await;
     task::created(hub, client, &backend, reply)

@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::backend::Backend;
-use crate::call::facts::{is_log_level, our_info};
+use crate::call::facts::{self, is_log_level, our_info};
 use crate::call::{CallReply, Exchange, InboundSink, done, refuse};
 use crate::catalogue::ListKind;
 use crate::downstream;
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
-use crate::relay::{ClientContext, call, subscriptions, task};
+use crate::relay::{ClientContext, call, hosted_task, subscriptions, task};
 use crate::revision::{v2025, v2026};
 
 /// How long the first request waits to learn what a backend is.
@@ -43,15 +43,21 @@ pub async fn answer(
         (Exchange::Session, "resources/subscribe" | "resources/unsubscribe") if !has_sessions => {
             subscriptions::subscribe(hub, client, &backend, request)
         }
-        (Exchange::Stateless, method) if task::is_about_a_task(method) && stateless => {
+        (Exchange::Stateless, method) if task::is_about_a_task(method) => {
             let params = Fields::of(request.params.as_deref());
             task::answer(hub, client, Some(&backend), request, &params, sink).await
         }
         (_, method) => match ListKind::of_method(method) {
             Some(kind) => list(hub, client, &backend, kind, request, sink).await,
             None => {
-                let reply = call::call(hub, client, &backend, request, sink).await;
-                task::created(hub, client, &backend, reply)
+                let params = Fields::of(request.params.as_deref());
+                match hosted_task::begin(hub, client, &backend, method, &params).await {
+                    Some(reply) => reply,
+                    None => {
+                        let reply = call::call(hub, client, &backend, request, sink).await;
+                        task::created(hub, client, &backend, reply)
+                    }
+                }
             }
         },
     };
@@ -92,13 +98,20 @@ async fn discover(backend: &Backend) -> CallReply {
     done(match backend.snapshot().facts {
         Some(facts) => {
             let info = facts.info.unwrap_or_else(our_info);
-            v2026::discovered(&facts.capabilities, &info, facts.instructions.as_ref())
+            v2026::discovered(&with_hosted_tasks(&facts.capabilities), &info, facts.instructions.as_ref())
         }
         None => {
             let info = raw(&json!({ "name": backend.name(), "version": "0" }));
             v2026::discovered(&unknown_capabilities(), &info, None)
         }
     })
+}
+
+/// The hub runs tasks for a server that cannot; those that the server itself has are another thing, which the client cannot use.
+fn with_hosted_tasks(capabilities: &Raw) -> Raw {
+    let mut capabilities = Fields::of(Some(&facts::with_tasks(capabilities)));
+    capabilities.remove("tasks");
+    capabilities.to_raw()
 }
 
 /// A stateless backend gets the level with each request, so nothing is sent to it now.

@@ -17,11 +17,11 @@ use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage};
 use crate::peers::{PeerResponder, PeerStream, PeerStreamItem};
-use crate::relay::call;
 use crate::relay::peers::{CarriedRequest, PeerRequest, RemoteQuestion, SessionNotice, WireAnswer};
+use crate::relay::{call, task};
 use crate::session::elicitation::PendingServerRequest;
 use crate::session::{self, Route};
-use crate::sse;
+use crate::{sse, tasks};
 
 /// Nodes that a request may come through: a session that moves faster cannot be followed.
 const HOPS_MAX: u8 = 4;
@@ -43,6 +43,11 @@ pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&RpcMessage>) 
         && let Some(node) = hub.suspended.node_of(&state).and_then(Holder::parse)
     {
         return Ok(Some(node).filter(|node| node != neighbours.name() && !neighbours.is_dead(node)));
+    }
+    if request.is_some_and(|request| task::is_about_a_task(&request.method))
+        && let Some(log) = tasks::hosted_log(&params.text("taskId").unwrap_or_default())
+    {
+        return neighbours.elsewhere(&log).await;
     }
     let by_tool = params.text("name").filter(|name| call::is_shown_of_ours(&hub.options, name));
     let handle = by_tool.and_then(|_| params.object("arguments").text("handle"));

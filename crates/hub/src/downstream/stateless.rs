@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bowline_env::clock;
 use serde_json::json;
+use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::begin;
@@ -64,6 +65,8 @@ pub struct StatelessCall {
     conversation: Conversation,
     /// Messages that the client has not got yet.
     said: VecDeque<Raw>,
+    /// Answers that came with the call itself, under the names that its server will ask for them.
+    given: Fields,
     /// Fires when the client can never come back.
     gone: CancellationToken,
 }
@@ -78,10 +81,10 @@ impl StatelessCall {
     ) -> Result<StatelessCall, CallReply> {
         let params = Fields::of(request.params.as_deref());
         let state = params.text("requestState").filter(|_| may_wait(&request.method));
-        let (conversation, said) = match state {
+        let (conversation, said, given) = match state {
             Some(state) if hub.suspended.node_of(&state).is_some() => {
                 let suspended = answered(hub, &client, &request, &state)?;
-                (suspended.conversation, suspended.said)
+                (suspended.conversation, suspended.said, Fields::default())
             }
             // Only stateless servers give out states. To any other the call would be a new one, and it would run twice.
             Some(_)
@@ -89,9 +92,9 @@ impl StatelessCall {
             {
                 return Err(stale());
             }
-            _ => (begin(hub, client.clone(), request.clone()), VecDeque::new()),
+            _ => (begin(hub, client.clone(), request.clone()), VecDeque::new(), params.object("inputResponses")),
         };
-        Ok(StatelessCall { hub: hub.clone(), client, request, conversation, said, gone })
+        Ok(StatelessCall { hub: hub.clone(), client, request, conversation, said, given, gone })
     }
 
     pub async fn next(&mut self) -> Next {
@@ -109,7 +112,9 @@ impl StatelessCall {
                 ConversationStep::Said(Inbound::Request { server, method, params, reply })
                     if self.can_answer(&method, params.as_ref()) =>
                 {
-                    return Next::Ended(self.suspend(SuspendedQuestion::new(server, method, params, reply)).await);
+                    let Some(reply) = self.unanswered(reply) else { continue };
+                    let first = SuspendedQuestion::new(server, method, params, reply, |_| true);
+                    return Next::Ended(self.suspend(first).await);
                 }
                 ConversationStep::Said(Inbound::Request { server, method, params, reply }) => {
                     self.elsewhere(&server, method, params, reply).await;
@@ -137,6 +142,18 @@ impl StatelessCall {
         may_wait(&self.request.method) && is_answerable(&self.client.caller.client.capabilities, method, params)
     }
 
+    /// Answers a question whose answer came with the call; gives back the way to answer any other.
+    fn unanswered(&mut self, reply: Replier) -> Option<Replier> {
+        let name = reply.name.clone().filter(|_| reply.certain);
+        let is_object = |given: &&RawValue| Fields::parse(given).is_some();
+        let given = name.as_deref().and_then(|name| self.given.get(name)).filter(is_object).map(ToOwned::to_owned);
+        let (Some(name), Some(given)) = (name, given) else { return Some(reply) };
+        self.given.remove(&name);
+        // A server that has stopped waiting needs no answer.
+        let _ = reply.send(Ok(given));
+        None
+    }
+
     /// A backend asks in its session: the call waits, and its questions become the answer.
     async fn suspend(&mut self, first: SuspendedQuestion) -> CallReply {
         let mut questions = vec![first];
@@ -148,7 +165,9 @@ impl StatelessCall {
                 ConversationStep::Said(Inbound::Request { server, method, params, reply })
                     if self.can_answer(&method, params.as_ref()) =>
                 {
-                    questions.push(SuspendedQuestion::new(server, method, params, reply));
+                    let Some(reply) = self.unanswered(reply) else { continue };
+                    let free = |key: &str| questions.iter().all(|other| other.key != key);
+                    questions.push(SuspendedQuestion::new(server, method, params, reply, free));
                 }
                 ConversationStep::Said(Inbound::Request { server, method, params, reply }) => {
                     self.elsewhere(&server, method, params, reply).await;
@@ -250,6 +269,7 @@ fn ask(hub: &Hub, suspended: SuspendedCall) -> CallReply {
 mod tests {
     use super::*;
     use crate::call::facts::{no_capabilities, our_info};
+    use crate::call::server_request::AnswerReceiver;
     use crate::config::Options;
     use crate::session::HubSessionRecord;
     use bowline_protocol::Principal;
@@ -288,7 +308,8 @@ mod tests {
         });
         let client = client_of(&(&alice).into(), Route::All, &request, None);
         let gone = CancellationToken::new();
-        let mut talk = StatelessCall { hub, client, request, conversation, said: VecDeque::new(), gone };
+        let mut talk =
+            StatelessCall { hub, client, request, conversation, said: VecDeque::new(), given: Fields::default(), gone };
         let Next::Ended(reply) = talk.next().await else { panic!("it ends") };
         assert_eq!(Fields::of(reply.answer.ok().as_deref()).text("taskId").as_deref(), Some("t"));
         drop(talk);
@@ -297,5 +318,44 @@ mod tests {
         assert!(answered.try_recv().is_err());
         assert!(handle.answer(&waits.text("id").unwrap(), Ok(raw(&json!({ "action": "decline" })))));
         assert!(answered.await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_question_has_the_name_that_its_server_gave_it_and_an_answer_that_came_with_the_call_is_given_once() {
+        let store = Arc::new(MemoryStore::new(Retention { events_max: 100, age_max_ms: u64::MAX }));
+        let hub = Hub::start(Options::default(), store, None, None).await.unwrap();
+        let alice = Principal::parse("alice").unwrap();
+        let params = v2026::with_meta(None, &raw(&json!({ "elicitation": {} })), &our_info(), None);
+        let request =
+            RpcRequest { id: message::RpcId::number(1), method: "tools/call".to_owned(), params: Some(params) };
+        let (answered, mut answers) = tokio::sync::mpsc::channel(3);
+        let conversation = Conversation::begin(|sink| {
+            Box::pin(async move {
+                for (id, certain) in
+                    [("\"name\"", true), ("\"name\"", true), ("\"garbled\"", true), ("7", true), ("\"other\"", false)]
+                {
+                    let id = message::RpcId::parse(id).unwrap();
+                    let request = RpcRequest { id, method: "elicitation/create".to_owned(), params: None };
+                    let (question, answer) = AnswerReceiver::new(&"b".into(), request, certain);
+                    sink.send(question).await.unwrap();
+                    let answered = answered.clone();
+                    tokio::spawn(async move { answered.send(answer.given().await).await });
+                }
+                std::future::pending().await
+            })
+        });
+        let client = client_of(&(&alice).into(), Route::All, &request, None);
+        let given =
+            Fields::default().and("name", &json!({ "action": "accept" })).and("garbled", &5).and("7", &json!({}));
+        let given = given.and("other", &json!({ "action": "accept" }));
+        let gone = CancellationToken::new();
+        let mut call = StatelessCall { hub, client, request, conversation, said: VecDeque::new(), given, gone };
+        let Next::Ended(reply) = call.next().await else { panic!("it asks") };
+        let asked = Fields::of(reply.answer.ok().as_deref()).object("inputRequests");
+        let keys: Vec<&str> = asked.iter().map(|(key, _)| key).collect();
+        assert_eq!((keys[0], keys[1], keys[3]), ("name", "garbled", "other"));
+        assert!(keys.len() == 4 && keys[2] != "7", "a number is no name: {keys:?}");
+        assert_eq!(answers.recv().await.unwrap().unwrap().get(), r#"{"action":"accept"}"#);
+        assert!(answers.try_recv().is_err(), "the second question of that name waits for an answer of its own");
     }
 }

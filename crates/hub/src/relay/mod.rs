@@ -2,6 +2,7 @@
 //! own tools on their behalf.
 
 pub(crate) mod call;
+pub(crate) mod hosted_task;
 pub(crate) mod peers;
 pub(crate) mod subscriptions;
 pub(crate) mod task;

@@ -15,15 +15,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::backend::{Backend, notification_data};
-use crate::call::{BackendCall, CallEnd, CallReply, Inbound, InboundSink, facts, outcome};
+use crate::call::{BackendCall, CallEnd, CallReply, Exchange, Inbound, InboundSink, facts, outcome};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest, RpcResult};
 use crate::relay::peers::{self, SessionNotice};
 use crate::relay::subscriptions::ACKNOWLEDGED;
-use crate::relay::{self, ClientContext, call};
+use crate::relay::{self, ClientContext, call, hosted_task};
 use crate::session::{GONE, HubSession, OWN_STREAM, elicitation};
-use crate::tasks::{HubTaskRecord, Orphans, OwnedTask, TaskOutcome, UpstreamTask};
+use crate::tasks::{HubTaskRecord, Orphans, OwnedTask, TaskOutcome, UpstreamTask, is_ours};
 
 const SAID_MAX: usize = 64;
 
@@ -185,21 +185,32 @@ pub async fn answer(
     sink: &InboundSink,
 ) -> CallReply {
     if !declares(client) {
-        let data = json!({ "requiredCapabilities": { "extensions": { facts::TASKS_EXTENSION: {} } } });
-        let error = message::error_with(message::MISSING_CAPABILITY, "the Tasks extension is needed", &data);
-        return CallReply::new(Err(error));
+        return extension_is_missing();
     }
     let id = params.text("taskId").unwrap_or_default();
     let found = whose(hub, client, &id).await;
     let found = found.filter(|(backend, _)| only.is_none_or(|only| only.key == backend.key));
-    let Some((backend, own)) = found else {
-        let data = json!({ "taskId": id });
-        return CallReply::new(Err(message::error_with(message::INVALID_PARAMS, "there is no such task", &data)));
-    };
+    let Some((backend, own)) = found else { return unknown(&id) };
+    if is_ours(own) && !backend.offers(Exchange::Stateless) {
+        return hosted_task::answer(hub, client, &backend, own, &request.method, params).await;
+    }
     let mut params = params.clone();
     params.put("taskId", own);
     let reply = call::pass(hub, client, &backend, &request.method, &params, sink).await;
     renamed(hub, client, &backend, reply)
+}
+
+/// The answer to a client that cannot follow tasks, where only a task would do.
+pub fn extension_is_missing() -> CallReply {
+    let data = json!({ "requiredCapabilities": { "extensions": { facts::TASKS_EXTENSION: {} } } });
+    let error = message::error_with(message::MISSING_CAPABILITY, "the Tasks extension is needed", &data);
+    CallReply::new(Err(error))
+}
+
+/// The answer about a task that does not exist, or is another client's.
+pub fn unknown(id: &str) -> CallReply {
+    let data = json!({ "taskId": id });
+    CallReply::new(Err(message::error_with(message::INVALID_PARAMS, "there is no such task", &data)))
 }
 
 /// The reply to a call, which a server may have made a task of.
@@ -250,7 +261,7 @@ fn renamed_in_filter(params: Option<&Raw>, rename: impl Fn(&str) -> Option<Strin
     Some(fields.to_raw())
 }
 
-fn declares(client: &ClientContext) -> bool {
+pub fn declares(client: &ClientContext) -> bool {
     facts::has_tasks(&client.caller.client.capabilities)
 }
 

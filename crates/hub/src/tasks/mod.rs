@@ -1,6 +1,8 @@
 //! Long calls as tasks: each has a log of its own in the store, so that what became of it outlives the hub. Where all servers are one,
 //! their own tasks have the server's name in front, and a seal that works for the owner only.
 
+pub mod open_questions;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +21,7 @@ use crate::call::outcome::{self, CallOutcome};
 use crate::fields::{Fields, Raw, raw};
 use crate::peers::{self, PeerNodes};
 use crate::seal::Seal;
+use crate::tasks::open_questions::OpenQuestions;
 
 /// Tasks that one principal may have at once, those included whose results are kept.
 const PER_PRINCIPAL_MAX: usize = 1000;
@@ -137,6 +140,8 @@ pub struct OwnedTask {
     pub owner: Principal,
     pub record: HubTaskRecord,
     pub cancel: CancellationToken,
+    /// What its server asks while the hub waits for it.
+    pub questions: Arc<OpenQuestions>,
     log: LeasedLog,
     ended: watch::Sender<TaskStatus>,
     tasks: Arc<Mutex<RunningTasks>>,
@@ -191,6 +196,7 @@ pub enum TaskError {
 
 struct RunningTask {
     cancel: CancellationToken,
+    questions: Arc<OpenQuestions>,
     ended: watch::Receiver<TaskStatus>,
 }
 
@@ -262,8 +268,10 @@ impl HubTasks {
     fn mine(&self, log: LeasedLog, owner: Principal, record: HubTaskRecord, cancel: CancellationToken) -> OwnedTask {
         let id = log.id().clone();
         let (ended, watched) = watch::channel(record.status);
-        self.running().insert(id.clone(), RunningTask { cancel: cancel.clone(), ended: watched });
-        OwnedTask { id, owner, record, cancel, log, ended, tasks: self.running.clone() }
+        let questions: Arc<OpenQuestions> = Arc::default();
+        let running = RunningTask { cancel: cancel.clone(), questions: questions.clone(), ended: watched };
+        self.running().insert(id.clone(), running);
+        OwnedTask { id, owner, record, cancel, questions, log, ended, tasks: self.running.clone() }
     }
 
     /// Tasks that the store says are working while no node works on them. One that cannot be claimed now is found again later.
@@ -361,6 +369,11 @@ impl HubTasks {
         status.is_ok_and(|status| *status == TaskStatus::Cancelled)
     }
 
+    /// What the server of a task that runs here has asked.
+    pub fn questions(&self, id: &LogId) -> Option<Arc<OpenQuestions>> {
+        self.running().get(id).map(|running| running.questions.clone())
+    }
+
     /// The task, if it is this principal's. A stranger's looks like one that never was.
     pub async fn find(&self, id: &str, owner: &Principal) -> Result<Option<(LogId, HubTaskRecord)>, StoreError> {
         let Some(id) = LogId::parse(id) else { return Ok(None) };
@@ -429,6 +442,11 @@ impl HubTasks {
     }
 }
 
+/// Whether this is the name of a task of the hub's own, and not one that a server chose.
+pub fn is_ours(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
 fn lock(running: &Mutex<RunningTasks>) -> MutexGuard<'_, RunningTasks> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -493,6 +511,13 @@ impl TaskNames {
         let (seal, own) = rest.split_once('_')?;
         self.seal.fits(&[owner.as_str(), server, own], seal).then_some((server, own))
     }
+}
+
+/// The log of a task of the hub's own, if a client's name for a task leads to one. Whether the name is right is not looked at.
+pub fn hosted_log(name: &str) -> Option<LogId> {
+    let (_, rest) = name.split_once(BETWEEN)?;
+    let (_, own) = rest.split_once('_')?;
+    LogId::parse(own).filter(|_| is_ours(own))
 }
 
 #[cfg(test)]

@@ -356,16 +356,16 @@ impl Pipe {
         }
     }
 
-    fn requested(self: &Arc<Self>, RpcRequest { id, method, params }: RpcRequest) {
-        let pipe = self.clone();
+    fn requested(self: &Arc<Self>, request: RpcRequest) {
+        let (pipe, id) = (self.clone(), request.id.clone());
         let token = self.asked.begin(&id);
         // Where it goes is settled here, so that it stands among what is said before and after it.
-        let answer: BoxFuture<'static, RpcResult> = match own_answer(&method) {
+        let answer: BoxFuture<'static, RpcResult> = match own_answer(&request.method) {
             Some(answer) => Box::pin(std::future::ready(answer)),
             None => {
-                let whose = self.waiting.whose_word(params.as_ref());
+                let whose = self.waiting.whose_word(request.params.as_ref());
                 let certain = !matches!(whose, InboundRecipient::OneOfCalls(_));
-                let (question, answer) = AnswerReceiver::new(&self.name, method, params, certain);
+                let (question, answer) = AnswerReceiver::new(&self.name, request, certain);
                 match whose {
                     InboundRecipient::Calls(said) | InboundRecipient::OneOfCalls(said) => {
                         said.put(question);

@@ -169,24 +169,24 @@ fn answer(
     transport: &Arc<HttpTransport>,
     session: Option<Arc<HttpSession>>,
 ) {
-    let transport = transport.clone();
-    let taken_back = session.as_ref().map(|session| session.asked.begin(&request.id)).unwrap_or_default();
+    let (transport, id) = (transport.clone(), request.id.clone());
+    let taken_back = session.as_ref().map(|session| session.asked.begin(&id)).unwrap_or_default();
     tokio::spawn(async move {
         let answer = match own_answer(&request.method) {
             Some(answer) => Some(answer),
             None => {
-                let question = AnswerReceiver::new(&transport.dial.name, request.method, request.params, certain);
+                let question = AnswerReceiver::new(&transport.dial.name, request, certain);
                 let asked = ask(sink.as_ref(), question);
                 let asked = taken_back.run_until_cancelled(asked);
                 transport.closed.run_until_cancelled(asked).await.flatten()
             }
         };
         if let Some(session) = &session {
-            session.asked.end(&request.id);
+            session.asked.end(&id);
         }
         // If the backend is gone or has cancelled its request, the answer is not sent.
         let Some(answer) = answer else { return };
-        let body = message::response(&request.id, &answer);
+        let body = message::response(&id, &answer);
         let _ = transport.post(&body, &[], session.as_deref()).await;
     });
 }
