@@ -9,7 +9,6 @@
 //! | [`session`] | sessions: the record, the actor that alone changes it, attach, restore, runs |
 //! | [`task`] | background operations and what producers push, each with a log of its own |
 //! | [`stream`], [`live_streams`] | readers of a turn or task, and what those that have caught up share |
-//! | [`actor`] | how the actor of a session or task is found, activated, run and retired |
 //! | [`logs`] | commits and reads, measured; which node writes a log |
 //! | [`cluster`] | other nodes on the same store |
 //! | [`agent`], `agent_host` | the built-in agents, and the server as an agent sees it |
@@ -25,11 +24,10 @@
 //! | [`secret`], [`keys`], `live_keyring` | resume tokens; the keys that sign states, and the keyring that is in use |
 //! | [`metrics`], `resume_metrics` | everything that is counted; reconnects among it |
 //! | [`node`], [`lifecycle`], `readiness`, `maintenance`, [`tombstones`], `format` | start, recovery, sweeps, drain and stop; what is kept of what has ended; the version of what is stored |
-//! | `alias`, `decode`, `refusals`, `reply`, `timer`, `woken` | names that clients choose; reading records back; refusals with one wording; the way back for an answer; waiting for a deadline that moves; asking a stream only when it has woken |
+//! | `alias`, `decode`, `refusals`, `reply`, `woken` | names that clients choose; reading records back; refusals with one wording; the way back for an answer; asking a stream only when it has woken |
 //! | [`cli`] | the command line |
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
-pub mod actor;
 pub mod agent;
 mod agent_host;
 mod alias;
@@ -61,7 +59,6 @@ pub mod secret;
 pub mod session;
 pub mod stream;
 pub mod task;
-mod timer;
 pub mod tls;
 pub mod tombstones;
 mod woken;

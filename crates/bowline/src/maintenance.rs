@@ -12,7 +12,6 @@ use bowline_protocol::{LogId, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Holder, LogKind, Record, Release, StoreError};
 use futures_util::StreamExt;
 
-use crate::actor::{ActivationError, Actor, ActorDirectory, ActorHost as _};
 use crate::alias;
 use crate::config::Config;
 use crate::logs::Logs;
@@ -26,6 +25,7 @@ use crate::task::record::Worker;
 use crate::task::status::Status;
 use crate::task::{TaskCommand, TaskRecord, TaskRequest, Tasks};
 use crate::tombstones::Tombstones;
+use bowline_actor::{ActivationError, Actor, ActorDirectory, ActorHost as _};
 
 /// The next sweep comes early when so many sessions and tasks have ended.
 const ENDED_MAX: usize = 1000;

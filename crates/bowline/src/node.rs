@@ -15,7 +15,6 @@ use bowline_store::disk::{DiskOptions, DiskStore, Runs, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{Directory, RedisOptions, RedisStore, Retention, Retentions, Store};
 
-use crate::actor::Router;
 use crate::agent;
 use crate::agent_host::agent_host;
 use crate::alias::Naming;
@@ -54,6 +53,7 @@ use crate::task::Tasks;
 use crate::task::actor::TaskActor;
 use crate::tls::Tls;
 use crate::{drive, format, hub};
+use bowline_actor::Router;
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);

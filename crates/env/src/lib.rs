@@ -3,7 +3,7 @@
 //!
 //! All other crates take these from here, and `clippy.toml` refuses the ways around it. So a whole node can be run in a
 //! world of the caller's choice: [`clock::simulate`] and [`entropy::seed`] replace time and randomness for one thread,
-//! which a node on a single-threaded runtime never leaves; [`Env`] brings [`files`] and a network ([`net`]). [`tls`] chooses the
+//! which a node on a single-threaded runtime never leaves; [`timer`] waits for a deadline that moves; [`Env`] brings [`files`] and a network ([`net`]). [`tls`] chooses the
 //! cryptography once for the process.
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
@@ -11,6 +11,7 @@ pub mod clock;
 pub mod entropy;
 pub mod files;
 pub mod net;
+pub mod timer;
 pub mod tls;
 
 use std::sync::Arc;

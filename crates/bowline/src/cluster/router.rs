@@ -7,12 +7,12 @@ use bowline_protocol::{LogId, Principal, Refusal, SessionId, TaskId};
 use bowline_store::{Fence, Holder, Leased, Lessor, StoreError};
 
 use super::Cluster;
-use crate::actor::Router;
 use crate::logs::placement::{Location, Placement, PlacementLock};
 use crate::session::actor::SessionActor;
 use crate::session::{SessionCommand, SessionRequest};
 use crate::task::TaskCommand;
 use crate::task::actor::TaskActor;
+use bowline_actor::Router;
 
 #[derive(Debug)]
 pub struct ClusterRouter(pub Arc<Cluster>);

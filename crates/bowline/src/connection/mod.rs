@@ -22,12 +22,12 @@ use serde_json::json;
 pub use context::ConnectionContext;
 use watching::Watching;
 
-use crate::actor::ActorHost as _;
 use crate::auth::{Credential, Identity, SUBPROTOCOL, Validity};
 use crate::refusals;
 use crate::session::{
     self, AttachOrigin, CommandSender, Grant, Mail, MailReceiver, Mailbox, SessionCommand, SessionRequest,
 };
+use bowline_actor::ActorHost as _;
 
 /// An empty outbox that once held more frames than this gives its memory back.
 const OUTBOX_FRAMES_KEPT: usize = 256;

@@ -9,13 +9,13 @@ use bowline_protocol::{CloseCode, Cursor, Epoch, ErrorCode, MessageId, Principal
 use serde_json::json;
 
 use super::{ClientIdentity, Connection, known};
-use crate::actor::ActorHost as _;
 use crate::auth::{self, Credential, Identity};
 use crate::secret::Presented;
 use crate::session::export::ExportOptions;
 use crate::session::registry::NewSession;
 use crate::session::restore::{self, Restored};
 use crate::session::{AttachOrigin, AttachRequest, SessionRequest};
+use bowline_actor::ActorHost as _;
 
 impl Connection {
     /// One text frame of the client's.

@@ -16,7 +16,6 @@ use bowline_store::{
 };
 use tokio::sync::mpsc;
 
-use crate::actor::ActorHost as _;
 use crate::cluster::{Cluster, NodeRecord, PeerCommand, RemoteAsk, Seen, WIRE_VERSION, read_envelope};
 use crate::hub;
 use crate::lifecycle::Lifecycle;
@@ -24,6 +23,7 @@ use crate::maintenance::Maintenance;
 use crate::metrics::Metrics;
 use crate::session::Sessions;
 use crate::task::Tasks;
+use bowline_actor::ActorHost as _;
 
 /// What is asked from elsewhere is done by so many at once, and for one session in order.
 const HANDS: usize = 16;

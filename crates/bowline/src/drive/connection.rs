@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
-use bowline_env::clock;
+use bowline_env::{clock, timer};
 use bowline_protocol::CloseCode;
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
@@ -18,7 +18,6 @@ use crate::connection::{Connection, ConnectionContext};
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::session::{Mail, MailReceiver};
-use crate::timer;
 use crate::woken::WokenStream;
 
 /// How long a closing connection may take to accept its last frames.

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bowline_protocol::{LogId, Refusal};
+use bowline_actor::{Actor, Router};
+use bowline_protocol::{LogId, Principal, Refusal};
 use bowline_store::{Claim, Holder, Leased, Lessor, Store, StoreError};
 
 /// Where a log can be written.
@@ -68,4 +69,22 @@ impl Placement for SingleNode {
     fn has_peers(&self) -> bool {
         false
     }
+}
+
+impl<A: Actor> Router<A> for SingleNode {
+    fn route(&self, _id: &A::Id, _asker: &Principal) -> Option<Holder> {
+        None
+    }
+
+    fn forward(
+        &self,
+        _node: &Holder,
+        _id: &A::Id,
+        _asker: &Principal,
+        command: A::Command,
+    ) -> Result<(), (A::Command, A::Refusal)> {
+        Err((command, A::unreachable()))
+    }
+
+    fn pass_on_work(&self, _id: &A::Id, _owner: &Principal) {}
 }

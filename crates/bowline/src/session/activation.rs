@@ -20,9 +20,9 @@ use super::record::{SessionState, keys};
 use super::registry::{Sessions, goes_by};
 use super::run::{Cancel, Entry, RunEnd};
 use super::{CommandOutcome, CommandSender, Life, Mail, SessionCommand, SessionRecord};
-use crate::actor::{ActivationError, Actor, ActorHost as _, ActorLocation, Process, RunEvent};
 use crate::logs::placement::Location;
 use crate::refusals;
+use bowline_actor::{ActivationError, Actor, ActorHost as _, ActorLocation, Process, RunEvent};
 
 /// How long an actor without work stays, so that a client that comes right back finds it warm.
 const LINGER: Duration = Duration::from_secs(2);
@@ -33,6 +33,7 @@ impl Actor for SessionActor {
     type Emission = Emission;
     type Ending = RunResult;
     type Presence = SessionPresence;
+    type Refusal = Refusal;
     type Host = Sessions;
 
     const COMMANDS_AT_ONCE: usize = 1;
@@ -91,7 +92,7 @@ impl Actor for SessionActor {
         self.presence.clone()
     }
 
-    async fn activate(&mut self) -> Result<(), ActivationError> {
+    async fn activate(&mut self) -> Result<(), ActivationError<Refusal>> {
         if self.activated {
             return Ok(());
         }
@@ -112,7 +113,7 @@ impl Actor for SessionActor {
     }
 
     /// All who are attached are cut, and come back; the run is ended or continued.
-    async fn reactivate(&mut self) -> Result<(), ActivationError> {
+    async fn reactivate(&mut self) -> Result<(), ActivationError<Refusal>> {
         self.cut_all();
         if let Some(run) = &mut self.run
             && let Some(cancel) = run.cancelled.take()
@@ -392,7 +393,7 @@ impl SessionActor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actor::drive::drive;
+    use bowline_actor::drive::drive;
 
     fn future_size<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
         size_of::<F>()

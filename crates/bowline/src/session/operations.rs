@@ -21,7 +21,6 @@ use super::background::OperationEnd;
 use super::command::CommandResult;
 use super::record::keys;
 use super::{CommandOutcome, CommandSender};
-use crate::actor::EMISSIONS_MAX;
 use crate::agent_host::agent_host;
 use crate::decode::decode;
 use crate::logs::Logs;
@@ -31,6 +30,7 @@ use crate::task::record::{TaskRecord, Worker};
 use crate::task::status::Status;
 use crate::task::work::{TaskWork, died};
 use crate::task::{AcceptedOperation, TaskClose};
+use bowline_actor::EMISSIONS_MAX;
 
 /// What is to be done in the background.
 pub struct Order {

@@ -21,7 +21,6 @@ use super::command::{CommandResult, CommandSender, RequestCaller};
 use super::record::{MessageQueue, SessionRecord, VERSION, keys};
 use super::webhooks::Announcer;
 use super::{Life, SessionCommand, SessionRequest};
-use crate::actor::{Actor, ActorDirectory, ActorHost, Router};
 use crate::alias;
 use crate::config::{Config, Ownership};
 use crate::decode::unreadable;
@@ -32,6 +31,7 @@ use crate::refusals;
 use crate::secret::Presented;
 use crate::task::Tasks;
 use crate::task::registry::OperationListener;
+use bowline_actor::{Actor, ActorDirectory, ActorHost, Router};
 
 pub struct Sessions {
     pub(super) config: Arc<Config>,

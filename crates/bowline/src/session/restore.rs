@@ -21,8 +21,8 @@ use super::record::{AcceptedMessage, MessageQueue, SessionRecord, VERSION, keys}
 use super::registry::Sessions;
 use super::tools_used::{self, UsedTools};
 use super::{Life, Mail, used_states};
-use crate::actor::ActorHost as _;
 use crate::alias;
+use bowline_actor::ActorHost as _;
 
 /// What `agent.state_restored` tells, besides what every greeting does.
 #[derive(Clone, Debug)]

@@ -21,10 +21,10 @@ use super::command::CommandResult;
 use super::operations::{Order, Prepared};
 use super::record::keys;
 use super::{CommandOutcome, CommandSender, used_states};
-use crate::actor::{EMISSIONS_MAX, Process};
 use crate::agent_host::agent_host;
 use crate::task::status::TurnError;
 use crate::task::work::died;
+use bowline_actor::{EMISSIONS_MAX, Process};
 
 #[derive(Debug)]
 pub struct LiveRun {

@@ -17,9 +17,9 @@ use super::record::Worker;
 use super::registry::{Tasks, gone};
 use super::stream_state::StreamState;
 use super::work::TaskWork;
-use crate::actor::{ActivationError, Actor, ActorLocation, RunEvent};
 use crate::logs::placement::Location;
 use crate::refusals;
+use bowline_actor::{ActivationError, Actor, ActorLocation, RunEvent};
 
 /// How long an actor without work stays, so that the next append finds it warm.
 const LINGER: Duration = Duration::from_secs(2);
@@ -30,6 +30,7 @@ impl Actor for TaskActor {
     type Emission = Emission;
     type Ending = Result<Value, AgentError>;
     type Presence = ();
+    type Refusal = Refusal;
     type Host = Tasks;
 
     const COMMANDS_AT_ONCE: usize = 64;
@@ -82,7 +83,7 @@ impl Actor for TaskActor {
         Arc::default()
     }
 
-    async fn activate(&mut self) -> Result<(), ActivationError> {
+    async fn activate(&mut self) -> Result<(), ActivationError<Refusal>> {
         if self.activated {
             return Ok(());
         }
@@ -103,7 +104,7 @@ impl Actor for TaskActor {
         Ok(())
     }
 
-    async fn reactivate(&mut self) -> Result<(), ActivationError> {
+    async fn reactivate(&mut self) -> Result<(), ActivationError<Refusal>> {
         if let Some(work) = self.work.take() {
             self.shared.at_work.fetch_sub(1, Ordering::Relaxed);
             work.stop();

@@ -20,12 +20,12 @@ use super::output;
 use super::record::TaskRecord;
 use super::stream_state::StreamState;
 use super::work::TaskWork;
-use crate::actor::{ActorDirectory, ActorHost, Router};
 use crate::config::Config;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
 use crate::refusals;
 use crate::reply::Responder;
+use bowline_actor::{ActorDirectory, ActorHost, Router};
 
 /// A session's side of its background operations.
 #[async_trait]

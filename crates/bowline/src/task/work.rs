@@ -7,7 +7,7 @@ use tokio::task::JoinError;
 
 use super::actor::TaskActor;
 use super::command::TaskClose;
-use crate::actor::{Process, RunEvent};
+use bowline_actor::{Process, RunEvent};
 
 pub type TaskWork = Process<Emission, Result<Value, AgentError>>;
 

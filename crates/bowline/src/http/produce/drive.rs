@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket};
-use bowline_env::clock;
+use bowline_env::{clock, timer};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{CloseCode, ErrorCode, ProducerId, Refusal, TaskId};
 use futures_util::stream::FuturesOrdered;
@@ -21,7 +21,6 @@ use crate::http::produce::{About, Frame, ProduceContext, answer, renewal, renewe
 use crate::stream::Watched;
 use crate::task::command::Appended;
 use crate::task::registry::gone;
-use crate::timer;
 use crate::woken::WokenStream;
 
 /// Frames of one task whose chunks are not durable yet: as many as its actor takes at once, and as many again. A

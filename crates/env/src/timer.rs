@@ -3,8 +3,9 @@
 use std::pin::Pin;
 use std::time::Instant;
 
-use bowline_env::clock;
 use tokio::time::Sleep;
+
+use crate::clock;
 
 /// Waits until then; for ever without a deadline.
 ///

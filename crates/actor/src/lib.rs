@@ -1,7 +1,14 @@
-//! Actors: what alone changes one log. Sessions and tasks are actors; how one is found, activated, run and retired is
-//! the same for both.
+//! Actors: what alone changes one log. Sessions and tasks are actors, the server's and those of its MCP hub; how one is
+//! found, activated, run and retired is the same for all.
 //!
 //! An actor holds nothing that is not in the store, so it can leave at any time and be activated again.
+//!
+//! | part | does |
+//! |---|---|
+//! | [`Actor`] | what one kind of actor does: its commands, its process, its timers |
+//! | [`ActorDirectory`], [`ActorHost`] | the actors that are awake on a node: found, written to, installed, retired |
+//! | [`drive`] | the loop that every actor runs in, and the [`Process`] that works for one |
+//! | [`Router`] | the way to actors on other nodes |
 
 mod directory;
 pub mod drive;
@@ -12,7 +19,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bowline_protocol::{Principal, Refusal};
+use bowline_protocol::Principal;
 use bowline_store::{Holder, StoreError};
 
 pub use directory::{ActorDirectory, ActorHost};
@@ -29,19 +36,21 @@ pub trait Actor: Sized + Send + 'static {
     type Ending: Send;
     /// What may be seen of it without asking it.
     type Presence: Send + Sync;
+    /// Why a command is not done.
+    type Refusal: Debug + Send + Sync;
     type Host: ActorHost<Actor = Self>;
 
     /// Commands that are handled together.
     const COMMANDS_AT_ONCE: usize;
 
     /// Unknown and foreign actors are answered alike.
-    fn not_found() -> Refusal;
+    fn not_found() -> Self::Refusal;
 
     /// What a sender gets when the actor leaves again and again before it can be reached.
-    fn unreachable() -> Refusal;
+    fn unreachable() -> Self::Refusal;
 
     /// Whether a refused activation means that there is nothing to activate, now or later.
-    fn is_final(refusal: &Refusal) -> bool;
+    fn is_final(refusal: &Self::Refusal) -> bool;
 
     /// An actor that is not awake here: what the store knows of it, or the node that has it.
     fn find(
@@ -49,10 +58,10 @@ pub trait Actor: Sized + Send + 'static {
         id: &Self::Id,
         asker: &Principal,
         command: &Self::Command,
-    ) -> impl Future<Output = Result<ActorLocation<Self>, Refusal>> + Send;
+    ) -> impl Future<Output = Result<ActorLocation<Self>, Self::Refusal>> + Send;
 
     /// Answers the one who waits for what comes of a command.
-    fn refuse(id: &Self::Id, command: Self::Command, refusal: &Refusal);
+    fn refuse(id: &Self::Id, command: Self::Command, refusal: &Self::Refusal);
 
     fn host(&self) -> &Arc<Self::Host>;
     fn id(&self) -> &Self::Id;
@@ -61,11 +70,11 @@ pub trait Actor: Sized + Send + 'static {
 
     /// Takes the lease, and settles what an earlier process left behind. Nothing if that is done. Only the actor that the
     /// directory knows may do this: each lease shuts out the one before it.
-    fn activate(&mut self) -> impl Future<Output = Result<(), ActivationError>> + Send;
+    fn activate(&mut self) -> impl Future<Output = Result<(), ActivationError<Self::Refusal>>> + Send;
 
     /// Activates it with what the store knows, as after a crash: a new lease shuts the commit in doubt out, and what it
     /// did or did not do is seen.
-    fn reactivate(&mut self) -> impl Future<Output = Result<(), ActivationError>> + Send;
+    fn reactivate(&mut self) -> impl Future<Output = Result<(), ActivationError<Self::Refusal>>> + Send;
 
     /// Whether it is unknown what its last commit did. Then it has to be [reactivated](Actor::reactivate) before anything
     /// else.
@@ -103,15 +112,15 @@ pub enum ActorLocation<A> {
 
 /// Why an actor could not be activated.
 #[derive(Debug)]
-pub enum ActivationError {
-    Refused(Refusal),
+pub enum ActivationError<R> {
+    Refused(R),
     /// Another node has it.
     Elsewhere(Holder),
 }
 
-impl ActivationError {
+impl<R> ActivationError<R> {
     /// What it means that the lease was not granted. `refuse` says what any other trouble means to a client.
-    pub fn from_lease(error: StoreError, refuse: impl Fn(&StoreError) -> Refusal) -> ActivationError {
+    pub fn from_lease(error: StoreError, refuse: impl Fn(&StoreError) -> R) -> ActivationError<R> {
         match error {
             StoreError::Held(node) => ActivationError::Elsewhere(node),
             error => ActivationError::Refused(refuse(&error)),
@@ -119,8 +128,8 @@ impl ActivationError {
     }
 }
 
-impl From<Refusal> for ActivationError {
-    fn from(refusal: Refusal) -> ActivationError {
+impl<R> From<R> for ActivationError<R> {
+    fn from(refusal: R) -> ActivationError<R> {
         ActivationError::Refused(refusal)
     }
 }

@@ -1,10 +1,9 @@
 //! The way to actors on other nodes.
 
-use bowline_protocol::{Principal, Refusal};
+use bowline_protocol::Principal;
 use bowline_store::Holder;
 
 use super::Actor;
-use crate::logs::placement::SingleNode;
 
 /// Takes commands to the node that has an actor.
 pub trait Router<A: Actor>: Send + Sync {
@@ -18,27 +17,8 @@ pub trait Router<A: Actor>: Send + Sync {
         id: &A::Id,
         asker: &Principal,
         command: A::Command,
-    ) -> Result<(), (A::Command, Refusal)>;
+    ) -> Result<(), (A::Command, A::Refusal)>;
 
     /// Lets another node activate an actor that is free and has work waiting.
     fn pass_on_work(&self, id: &A::Id, owner: &Principal);
-}
-
-/// There is no other node.
-impl<A: Actor> Router<A> for SingleNode {
-    fn route(&self, _id: &A::Id, _asker: &Principal) -> Option<Holder> {
-        None
-    }
-
-    fn forward(
-        &self,
-        _node: &Holder,
-        _id: &A::Id,
-        _asker: &Principal,
-        command: A::Command,
-    ) -> Result<(), (A::Command, Refusal)> {
-        Err((command, A::unreachable()))
-    }
-
-    fn pass_on_work(&self, _id: &A::Id, _owner: &Principal) {}
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_protocol::{Principal, Refusal};
+use bowline_protocol::Principal;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ pub trait ActorHost: Sized + Send + Sync + 'static {
         id: &ActorId<Self>,
         asker: &Principal,
         command: impl Into<ActorCommand<Self>> + Send,
-    ) -> impl Future<Output = Result<(), Refusal>> + Send {
+    ) -> impl Future<Output = Result<(), ActorRefusal<Self>>> + Send {
         let sending = ActorDirectory::<Self::Actor>::send(self, id, asker, command.into());
         async { sending.await.map_err(|(_, refusal)| refusal) }
     }
@@ -55,6 +55,7 @@ pub trait ActorHost: Sized + Send + Sync + 'static {
 
 type ActorId<H> = <<H as ActorHost>::Actor as Actor>::Id;
 type ActorCommand<H> = <<H as ActorHost>::Actor as Actor>::Command;
+type ActorRefusal<H> = <<H as ActorHost>::Actor as Actor>::Refusal;
 
 pub struct ActorDirectory<A: Actor> {
     awake: Mutex<HashMap<A::Id, AwakeActor<A>>>,
@@ -142,7 +143,7 @@ impl<A: Actor> ActorDirectory<A> {
         id: &A::Id,
         asker: &Principal,
         mut command: A::Command,
-    ) -> Result<(), (A::Command, Refusal)> {
+    ) -> Result<(), (A::Command, A::Refusal)> {
         for _ in 0..TRIES {
             let commands = match host.directory().find_awake(id, asker) {
                 Some(Ok(commands)) => commands,
@@ -163,7 +164,7 @@ impl<A: Actor> ActorDirectory<A> {
     }
 
     /// An actor that is awake here, if it is the asker's. A closed channel belongs to one that is gone.
-    fn find_awake(&self, id: &A::Id, asker: &Principal) -> Option<Result<mpsc::Sender<A::Command>, Refusal>> {
+    fn find_awake(&self, id: &A::Id, asker: &Principal) -> Option<Result<mpsc::Sender<A::Command>, A::Refusal>> {
         let awake = self.awake();
         let entry = awake.get(id).filter(|entry| !entry.commands.is_closed())?;
         Some(if entry.owner == *asker { Ok(entry.commands.clone()) } else { Err(A::not_found()) })

@@ -5,14 +5,13 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_env::clock;
-use bowline_protocol::{Principal, Refusal};
+use bowline_env::{clock, timer};
+use bowline_protocol::Principal;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::{ActivationError, Actor, ActorDirectory, ActorHost as _};
-use crate::timer;
 
 /// How often an actor whose last commit is in doubt looks whether the store can tell.
 const DOUBT_RETRY: Duration = Duration::from_millis(250);
@@ -97,7 +96,10 @@ fn send_again<A: Actor>(host: Arc<A::Host>, id: A::Id, owner: Principal, command
 }
 
 /// Reactivates an actor, as often as it takes. Fails if there is nothing here to activate any more.
-async fn reactivate<A: Actor>(actor: &mut A, inbox: &mut mpsc::Receiver<A::Command>) -> Result<(), ActivationError> {
+async fn reactivate<A: Actor>(
+    actor: &mut A,
+    inbox: &mut mpsc::Receiver<A::Command>,
+) -> Result<(), ActivationError<A::Refusal>> {
     loop {
         match actor.reactivate().await {
             Ok(()) if actor.is_in_doubt() => {}
@@ -112,7 +114,7 @@ async fn reactivate<A: Actor>(actor: &mut A, inbox: &mut mpsc::Receiver<A::Comma
     }
 }
 
-fn refuse_waiting<A: Actor>(actor: &A, inbox: &mut mpsc::Receiver<A::Command>, refusal: &Refusal) {
+fn refuse_waiting<A: Actor>(actor: &A, inbox: &mut mpsc::Receiver<A::Command>, refusal: &A::Refusal) {
     while let Ok(command) = inbox.try_recv() {
         A::refuse(actor.id(), command, refusal);
     }
@@ -120,7 +122,7 @@ fn refuse_waiting<A: Actor>(actor: &A, inbox: &mut mpsc::Receiver<A::Command>, r
 
 /// The actor could not be activated: all commands that come until it has left the directory are refused, or passed on if
 /// another node has it.
-fn turn_away<A: Actor>(actor: &A, inbox: &mut mpsc::Receiver<A::Command>, error: &ActivationError) {
+fn turn_away<A: Actor>(actor: &A, inbox: &mut mpsc::Receiver<A::Command>, error: &ActivationError<A::Refusal>) {
     tracing::debug!(id = %actor.id(), ?error, "an actor could not be activated");
     let mut has_left = false;
     loop {
