@@ -83,6 +83,16 @@ impl<A: Actor> ActorDirectory<A> {
         self.awake().get(id).map(|entry| entry.presence.clone())
     }
 
+    /// What may be seen of all that are awake.
+    pub fn presences(&self) -> Vec<Arc<A::Presence>> {
+        self.awake().values().map(|entry| entry.presence.clone()).collect()
+    }
+
+    /// The way to an actor that is awake here, for what concerns only such a one.
+    pub fn commands(&self, id: &A::Id) -> Option<mpsc::Sender<A::Command>> {
+        self.awake().get(id).map(|entry| entry.commands.clone())
+    }
+
     /// How many of those that are awake look like this.
     pub fn count(&self, is: impl Fn(&A::Presence) -> bool) -> usize {
         self.awake().values().filter(|entry| is(&entry.presence)).count()

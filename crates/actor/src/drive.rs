@@ -166,8 +166,16 @@ async fn next_event<E, R: Send + 'static>(process: Option<&mut Process<E, R>>) -
                     return RunEvent::Emissions(emitted);
                 }
             }
-            returned = &mut process.task => process.handle_returned(returned),
+            returned = returned(&mut process.task) => process.handle_returned(returned),
         }
+    }
+}
+
+/// Waits for the end of a process; for ever if it has none.
+async fn returned<R>(task: &mut Option<JoinHandle<R>>) -> Result<R, JoinError> {
+    match task {
+        Some(task) => task.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -175,11 +183,12 @@ async fn next_event<E, R: Send + 'static>(process: Option<&mut Process<E, R>>) -
 pub struct Process<E, R> {
     pub cancel: CancellationToken,
     emissions: mpsc::Receiver<E>,
-    task: JoinHandle<R>,
+    /// None if it has no end of its own.
+    task: Option<JoinHandle<R>>,
     /// How it ended, once it has; heard after everything that it emitted.
     ending: Option<R>,
     /// What its ending is if it did not return.
-    died: fn(&JoinError) -> R,
+    died: Option<fn(&JoinError) -> R>,
     stuck: Option<Stuck<E>>,
 }
 
@@ -204,11 +213,19 @@ impl<E, R: Send + 'static> Process<E, R> {
         task: JoinHandle<R>,
         died: fn(&JoinError) -> R,
     ) -> Process<E, R> {
-        Process { cancel, emissions, task, ending: None, died, stuck: None }
+        Process { cancel, emissions, task: Some(task), ending: None, died: Some(died), stuck: None }
+    }
+
+    /// Others that speak to the actor for as long as it is awake.
+    pub fn without_end(emissions: mpsc::Receiver<E>) -> Process<E, R> {
+        Process { cancel: CancellationToken::new(), emissions, task: None, ending: None, died: None, stuck: None }
     }
 
     fn handle_returned(&mut self, returned: Result<R, JoinError>) {
-        self.ending = Some(returned.unwrap_or_else(|error| (self.died)(&error)));
+        self.ending = match (returned, self.died) {
+            (Ok(ending), _) => Some(ending),
+            (Err(error), died) => died.map(|died| died(&error)),
+        };
         // Emitters that the process left behind are not heard from here on.
         self.emissions.close();
     }
@@ -231,7 +248,9 @@ impl<E, R: Send + 'static> Process<E, R> {
     /// Aborts the process: what it emitted is not heard, and this is its ending.
     pub fn give_up(&mut self, ending: R) {
         self.cancel.cancel();
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
         self.emissions.close();
         while self.emissions.try_recv().is_ok() {}
         self.put_back(ending);
@@ -257,11 +276,8 @@ impl<E, R: Send + 'static> Process<E, R> {
     /// Cancels the process, and aborts it after a moment. Nothing it emits from now on is heard.
     pub fn stop(self) {
         self.cancel.cancel();
-        let task = self.task;
         drop(self.emissions);
-        if task.is_finished() {
-            return;
-        }
+        let Some(task) = self.task.filter(|task| !task.is_finished()) else { return };
         tokio::spawn(async move {
             let abort = task.abort_handle();
             if tokio::time::timeout(STOP_GRACE, task).await.is_err() {
@@ -273,6 +289,7 @@ impl<E, R: Send + 'static> Process<E, R> {
 
 impl<E, R> fmt::Debug for Process<E, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Process({}running)", if self.task.is_finished() { "not " } else { "" })
+        let is_finished = self.task.as_ref().is_some_and(JoinHandle::is_finished);
+        write!(f, "Process({}running)", if is_finished { "not " } else { "" })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bowline_protocol::Principal;
 use futures_util::future::Either;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
@@ -15,9 +15,8 @@ use crate::call::{CallReply, Inbound};
 use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, lossy, raw};
 use crate::hub::Hub;
-use crate::relay::task::{self, TaskCall};
 use crate::relay::{self, ClientContext};
-use crate::tasks::{HubTaskRecord, OwnedTask};
+use crate::tasks::{CreatedTask, HubTaskRecord, TaskCall};
 use crate::{message, tools};
 
 const SAID_MAX: usize = 16;
@@ -132,12 +131,12 @@ pub async fn call(
         Ok(Ok(Some(reply))) => reply,
         Ok(_) => return AgentEnd::Unknown { error: "The call was cancelled while it was under way.".into() },
         Err(_) => {
-            let (_, upstream) = watch::channel(None);
             let record = HubTaskRecord::new(server, tool, None, None, hub.options.clock.now_ms());
-            return match hub.tasks.create(owner, record, cancel).await {
+            return match hub.tasks.create(owner, record).await {
                 Ok(made) => {
                     caller.disarm();
-                    goes_on(hub, made, TaskCall { call: running, upstream })
+                    let (_, upstream) = mpsc::channel(1);
+                    goes_on(made, TaskCall { call: running, upstream, cancel }).await
                 }
                 // It goes with its caller, and may have run.
                 Err(error) => AgentEnd::Unknown { error: format!("{error}; the call was cancelled.") },
@@ -169,13 +168,13 @@ async fn run(
 }
 
 /// The call has become a task: that is its result for now.
-fn goes_on(hub: &Arc<Hub>, made: OwnedTask, work: TaskCall) -> AgentEnd {
+async fn goes_on(made: CreatedTask, work: TaskCall) -> AgentEnd {
     let facts = made.record.shown(&made.id);
     let text = format!(
         "The call takes long and goes on as the task {}. Its result is to be had from {OURS}__get_task_result.",
         made.id
     );
-    tokio::spawn(task::drive(hub.clone(), made, work));
+    made.start(work).await;
     AgentEnd::Success { text, result: json!({ "structuredContent": facts }) }
 }
 

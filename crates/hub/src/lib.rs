@@ -46,7 +46,8 @@
 //! | reconnects | `core::backend`, driven by `backend/supervisor` |
 //! | sessions at servers, and doubt about them | `core::upstream_session`; `upstream/streamable_http/doubt` asks |
 //! | processes of a program | `core::process_pool`, `upstream/process_pool` |
-//! | tasks | `relay/task`, `tasks`, `tools/tasks` |
+//! | tasks | `tasks/actor`, `relay/task`, `relay/hosted_task`, `tools/tasks` |
+//! | how a session or a task is found, activated and ended | `session/registry`, `session/actor`, `tasks`, `tasks/actor`, in the loop of `bowline_actor`; `actors` has what both share |
 //!
 //! The codecs in [`revision`] know the revisions of the protocol; they are used where messages enter (`downstream`) and leave (`upstream`). Between
 //! the two a request has one form ([`call::BackendCall`]), and what decides is how the two sides exchange messages ([`Exchange`]).
@@ -56,8 +57,9 @@
 //! Server-Sent Events and lines of limited length.
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
+mod actors;
 pub mod agent;
-pub mod backend;
+mod backend;
 pub mod call;
 pub mod catalogue;
 pub mod config;

@@ -54,10 +54,10 @@ pub struct Hub {
     /// Other nodes on the same store, where there can be any.
     pub neighbours: Option<Arc<dyn PeerNodes>>,
     pub(crate) backends: RwLock<BTreeMap<BackendKey, Backend>>,
-    pub sessions: HubSessions,
+    pub sessions: Arc<HubSessions>,
     pub(crate) users: Users,
     pub suspended: SuspendedCalls,
-    pub tasks: HubTasks,
+    pub tasks: Arc<HubTasks>,
     pub task_names: TaskNames,
     pub(crate) context: supervisor::SupervisorContext,
     pub(crate) happenings: broadcast::Sender<Happening>,
@@ -156,17 +156,8 @@ impl Hub {
         self.end_at_servers(session).await;
     }
 
-    /// Wakes sessions anew that cannot go on as they are. Of those that another node has now, no call uses the sessions at the
-    /// servers from here any more.
-    pub(crate) async fn settle_lost_sessions(&self) {
-        for session in self.sessions.settle_lost().await {
-            // Not waited for: a server may itself wait until its message has been delivered.
-            tokio::spawn(self.end_at_servers(&session));
-        }
-    }
-
     /// Ends a client's own sessions at its servers.
-    fn end_at_servers(&self, session: &HubSession) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn end_at_servers(&self, session: &HubSession) -> impl Future<Output = ()> + Send + use<> {
         let (lane, mut backends): (Arc<str>, _) = (session.id.as_str().into(), self.all());
         // Also at those that it does not see any more, since it has a server of that name itself.
         backends.retain(|backend| backend.key.owner.as_ref().is_none_or(|owner| *owner == session.principal));
@@ -188,6 +179,13 @@ fn sees(backends: &BTreeMap<BackendKey, Backend>, principal: &Principal, key: &B
     match &key.owner {
         Some(owner) => owner == principal,
         None => !backends.contains_key(&own()),
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.sessions.leave();
+        self.tasks.closing.cancel();
     }
 }
 

@@ -22,9 +22,11 @@ use crate::message;
 use crate::peers::PeerNodes;
 use crate::registry::stored::StoredChanges;
 use crate::registry::{ForcedReconnects, Memory, Users};
-use crate::relay::{subscriptions, task};
+use crate::relay::subscriptions;
+use crate::relay::task::{self, TaskRelay};
 use crate::seal::Seal;
-use crate::session::registry::{HubSessions, wants};
+use crate::session::actor::wants;
+use crate::session::registry::{HubSessions, SessionChange};
 use crate::session::{HubSession, OWN_STREAM, Route};
 use crate::tasks::{HubTasks, Orphans, TaskNames};
 use crate::upstream::http;
@@ -60,11 +62,10 @@ impl Hub {
             },
             observer: observer.clone(),
         };
-        let (woken, waking) = mpsc::unbounded_channel();
         let seal = Arc::new(Seal::open(&store, &clock).await?);
         let hub = Arc::new(Hub {
-            sessions: HubSessions::new(&options, store.clone(), observer.clone(), neighbours.clone(), woken),
-            tasks: HubTasks::new(store.clone(), clock, neighbours.clone()),
+            sessions: Arc::new(HubSessions::new(&options, store.clone(), observer.clone(), neighbours.clone())),
+            tasks: Arc::new(HubTasks::new(store.clone(), clock, neighbours.clone())),
             task_names: TaskNames::new(seal.clone()),
             users: Users::default(),
             forced_reconnects: ForcedReconnects::new(options.forced_reconnects_per_minute_max),
@@ -82,15 +83,18 @@ impl Hub {
             changing: tokio::sync::Mutex::default(),
             wanted: RwLock::default(),
         });
+        hub.tasks.listen(Arc::new(TaskRelay(Arc::downgrade(&hub))));
         tokio::spawn(listen(Arc::downgrade(&hub), told));
         tokio::spawn(for_ever(Arc::downgrade(&hub)));
-        tokio::spawn(renew_woken(Arc::downgrade(&hub), waking));
         hub.sessions.wake_all().await?;
+        let (changes, changed) = mpsc::unbounded_channel();
+        hub.sessions.report(changes);
+        tokio::spawn(follow_sessions(Arc::downgrade(&hub), changed));
         hub.begin().await?;
         if hub.neighbours.is_some() {
             tokio::spawn(servers::follow(Arc::downgrade(&hub), hub.kept.clone()));
         }
-        task::take_up(&hub, Orphans::LeftBehind).await?;
+        hub.tasks.take_up(Orphans::LeftBehind).await?;
         Ok(hub)
     }
 
@@ -118,16 +122,24 @@ impl Hub {
                 }
             }
         }
-        task::take_up(self, Orphans::Dropped).await
+        self.tasks.take_up(Orphans::Dropped).await
     }
 }
 
-/// Sessions that wake up while their servers are connected already.
-async fn renew_woken(hub: Weak<Hub>, mut waking: mpsc::UnboundedReceiver<Arc<HubSession>>) {
-    while let Some(session) = waking.recv().await {
+/// Sessions that wake up while their servers are connected already, and sessions that are let go of.
+async fn follow_sessions(hub: Weak<Hub>, mut changed: mpsc::UnboundedReceiver<SessionChange>) {
+    while let Some(change) = changed.recv().await {
         let Some(hub) = hub.upgrade() else { return };
-        for backend in hub.visible(&session.principal).iter().filter(|backend| backend.snapshot().is_connected()) {
-            subscriptions::renew(&hub, &session, backend);
+        match change {
+            SessionChange::Woken(session) => {
+                let visible = hub.visible(&session.principal);
+                for backend in visible.iter().filter(|backend| backend.snapshot().is_connected()) {
+                    subscriptions::renew(&hub, &session, backend);
+                }
+            }
+            // No call uses its sessions at the servers from here any more. Not waited for: a server may itself wait until its
+            // message has been delivered.
+            SessionChange::LetGo(session) => drop(tokio::spawn(hub.end_at_servers(&session))),
         }
     }
 }
@@ -167,7 +179,7 @@ impl Hub {
 
     /// Tells every session that may see the backend.
     async fn tell_sessions(&self, happening: &Happening) {
-        self.settle_lost_sessions().await;
+        self.sessions.renew_lost().await;
         let (key, event) = &**happening;
         let awake = self.sessions.awake();
         let said = matches!(event, BackendEvent::Stderr(_) | BackendEvent::Notification { .. });
@@ -270,12 +282,7 @@ impl Hub {
     /// What fails is tried again with the next sweep, and does not keep the rest from being done.
     async fn sweep(self: &Arc<Self>) {
         self.suspended.sweep();
-        self.settle_lost_sessions().await;
-        for session in self.sessions.awake() {
-            if let Err(error) = session.expire(self.options.ask_timeout).await {
-                tracing::warn!(session = %session.id, %error, "questions could not be taken back");
-            }
-        }
+        self.sessions.expire_questions();
         if let Err(error) = self.sweep_tasks().await {
             tracing::warn!(%error, "the hub's tasks could not be swept");
         }
@@ -288,7 +295,7 @@ impl Hub {
         for (id, owner, record) in self.tasks.expire(self.options.task_result_ttl).await? {
             task::tell(self, "task_expired", &id, &owner, &record).await;
         }
-        task::take_up(self, Orphans::Dropped).await
+        self.tasks.take_up(Orphans::Dropped).await
     }
 
     async fn sweep_sessions(&self) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bowline_env::clock;
 use bowline_protocol::LogId;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
@@ -17,10 +17,10 @@ use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message;
-use crate::relay::task::{self, TaskCall};
+use crate::relay::task;
 use crate::relay::{ClientContext, call};
 use crate::tasks::open_questions::OpenQuestions;
-use crate::tasks::{HubTaskRecord, TaskStatus};
+use crate::tasks::{HubTaskRecord, TaskCall, TaskStatus};
 
 /// How often a client should ask. Asking costs one read of the store.
 const POLL_INTERVAL_MS: u64 = 500;
@@ -63,21 +63,22 @@ fn support(backend: &Backend, params: &Fields) -> Option<TaskSupport> {
 async fn start(hub: &Arc<Hub>, client: &ClientContext, backend: &Backend, params: &Fields) -> CallReply {
     let tool = params.text("name").unwrap_or_default();
     let record = HubTaskRecord::new(backend.name(), &tool, None, None, hub.options.clock.now_ms());
-    let task = match hub.tasks.create(&client.principal, record, CancellationToken::new()).await {
+    let task = match hub.tasks.create(&client.principal, record).await {
         Ok(task) => task,
         Err(error) => return CallReply::new(Err(message::error(message::INTERNAL_ERROR, &error.to_string()))),
     };
     let created = envelope(hub, client, backend, &task.id, &task.record).and("status", TaskStatus::Working.word());
-    let (cancel, questions) = (task.cancel.clone(), task.questions.clone());
+    let (cancel, questions) = (CancellationToken::new(), task.questions());
+    let token = cancel.clone();
     let (acting, client, backend, mut params) = (hub.clone(), client.clone(), backend.clone(), params.clone());
     // Of the tasks of older revisions this is none.
     params.remove("task");
     let call =
         tokio::spawn(
-            async move { cancel.run_until_cancelled(converse(acting, client, backend, params, questions)).await },
+            async move { token.run_until_cancelled(converse(acting, client, backend, params, questions)).await },
         );
-    let (_, upstream) = watch::channel(None);
-    tokio::spawn(task::drive(hub.clone(), task, TaskCall { call, upstream }));
+    let (_, upstream) = mpsc::channel(1);
+    task.start(TaskCall { call, upstream, cancel }).await;
     done(created.and("resultType", "task").to_raw())
 }
 

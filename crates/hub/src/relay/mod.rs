@@ -117,7 +117,7 @@ pub fn acting(client: &ClientContext, session: Option<&Arc<HubSession>>) -> Clie
     if let Some(session) = session {
         client.session = Some(session.clone());
         client.caller.lane = session.id.as_str().into();
-        client.caller.inbox = Some(session.inbox.sink.clone());
+        client.caller.inbox = Some(session.inbox.clone());
     }
     // A client that uses the hub's tools can answer with them, so the backend may ask. A server with sessions is told once what each
     // client can do, so a client without a session is another one to it when it acts by them.

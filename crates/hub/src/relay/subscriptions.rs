@@ -356,7 +356,7 @@ pub fn subscribe(hub: &Arc<Hub>, client: &ClientContext, backend: &Backend, requ
         return refuse(message::INTERNAL_ERROR, "there are as many subscriptions as one session may have");
     }
     if let Subscribing::Begun(token) = subscribing {
-        let inbox = session.inbox.sink.clone();
+        let inbox = session.inbox.clone();
         let (client, backend, hub) = (client.clone(), backend.clone(), hub.clone());
         tokio::spawn(async move {
             let params = json!({ "notifications": { "resourceSubscriptions": [&uri] } });

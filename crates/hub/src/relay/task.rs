@@ -1,18 +1,19 @@
-//! Drives a task to its end: waits for its call, keeps what is learnt on the way, and tells its session. A task that a backend made of
-//! a call (the Tasks extension) has a name on either side, and is asked for until it is over, also across the backend's restarts.
+//! What the hub does for its tasks: it tells their sessions, and follows those that backends made of calls (the Tasks extension). Such a
+//! task has a name on either side, and is asked for until it is over, also across the backend's restarts.
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bowline_core::backend::{CallFailure, ResendPolicy};
 use bowline_env::clock;
 use bowline_protocol::{LogId, Principal};
 use bowline_store::StoreError;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, notification_data};
 use crate::call::{BackendCall, CallEnd, CallReply, Exchange, Inbound, InboundSink, facts, outcome};
@@ -23,48 +24,56 @@ use crate::relay::peers::{self, SessionNotice};
 use crate::relay::subscriptions::ACKNOWLEDGED;
 use crate::relay::{self, ClientContext, call, hosted_task};
 use crate::session::{GONE, HubSession, OWN_STREAM, elicitation};
-use crate::tasks::{HubTaskRecord, Orphans, OwnedTask, TaskOutcome, UpstreamTask, is_ours};
+use crate::tasks::{HubTaskRecord, TaskCall, TaskListener, UpstreamTask, is_ours};
 
 const SAID_MAX: usize = 64;
 
-/// The call behind a task.
-pub struct TaskCall {
-    /// `None` if it was cancelled.
-    pub call: JoinHandle<Option<CallReply>>,
-    /// The task that the backend made of it, once that is known.
-    pub upstream: watch::Receiver<Option<UpstreamTask>>,
-}
+/// What the hub does for its tasks. It does not keep the hub.
+pub struct TaskRelay(pub Weak<Hub>);
 
-impl fmt::Debug for TaskCall {
+impl fmt::Debug for TaskRelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TaskCall")
+        f.write_str("TaskRelay")
     }
 }
 
-pub async fn drive(hub: Arc<Hub>, mut task: OwnedTask, mut work: TaskCall) {
-    let closing = hub.tasks.closing.clone();
-    let end = loop {
-        tokio::select! {
-            () = closing.cancelled() => return,
-            ended = &mut work.call => break match ended {
-                Ok(Some(reply)) => TaskOutcome::Answered(reply),
-                Ok(None) | Err(_) => TaskOutcome::Cancelled,
+#[async_trait]
+impl TaskListener for TaskRelay {
+    async fn resume(
+        &self,
+        owner: &Principal,
+        record: &HubTaskRecord,
+        known: UpstreamTask,
+        cancel: CancellationToken,
+    ) -> Result<TaskCall, StoreError> {
+        let hub = self.0.upgrade().ok_or(StoreError::Closed)?;
+        let session = match &record.session {
+            // A session on another node is notified of the end, but not of the progress.
+            Some(session) => match hub.sessions.find(owner, session.as_str()).await {
+                Err(StoreError::Held(_)) => None,
+                found => found?,
             },
-            Ok(()) = work.upstream.changed() => {
-                let known = work.upstream.borrow_and_update().clone();
-                if let Some(known) = known {
-                    hub.tasks.note_upstream(&mut task, known).await;
-                }
-            }
-        }
-    };
-    end_and_tell(&hub, task, end).await;
-}
+            None => None,
+        };
+        let client = relay::of_owner(owner, session.as_ref());
+        let (sink, said) = mpsc::channel(SAID_MAX);
+        let (unread, _) = mpsc::channel(1);
+        let heard = session.map(OnceLock::from).unwrap_or_default();
+        let server = record.server.clone();
+        tokio::spawn(forward(said, unread, Arc::new(heard), server.clone()));
+        let token = cancel.clone();
+        let call = tokio::spawn(async move {
+            let followed = follow(&hub, &client, &server, &known, &sink);
+            token.run_until_cancelled(followed).await
+        });
+        let (_, upstream) = mpsc::channel(1);
+        Ok(TaskCall { call, upstream, cancel })
+    }
 
-async fn end_and_tell(hub: &Hub, task: OwnedTask, end: TaskOutcome) {
-    let (id, owner) = (task.id.clone(), task.owner.clone());
-    if let Some(record) = hub.tasks.end(task, end).await {
-        tell(hub, record.status.event(), &id, &owner, &record).await;
+    async fn tell(&self, event: &str, id: &LogId, owner: &Principal, record: &HubTaskRecord) {
+        if let Some(hub) = self.0.upgrade() {
+            tell(&hub, event, id, owner, record).await;
+        }
     }
 }
 
@@ -84,46 +93,6 @@ pub async fn tell(hub: &Hub, event: &str, id: &LogId, owner: &Principal, record:
     if let Err(error) = told {
         tracing::warn!(%session, %error, "cannot notify a session of its task");
     }
-}
-
-/// Takes up orphaned tasks: those that go on at their backends are polled again, of the others it is not known whether
-/// they ran.
-pub async fn take_up(hub: &Arc<Hub>, which: Orphans) -> Result<(), StoreError> {
-    for task in hub.tasks.orphans(which).await? {
-        let id = task.id.clone();
-        if let Err(error) = go_on(hub, task).await {
-            tracing::warn!(task = %id, %error, "a task could not be taken up; it will be tried again");
-        }
-    }
-    Ok(())
-}
-
-async fn go_on(hub: &Arc<Hub>, task: OwnedTask) -> Result<(), StoreError> {
-    let Some(known) = task.record.upstream.clone() else {
-        end_and_tell(hub, task, TaskOutcome::Answered(outcome::cut_by_restart("tools/call"))).await;
-        return Ok(());
-    };
-    let session = match &task.record.session {
-        // A session on another node is notified of the end, but not of the progress.
-        Some(session) => match hub.sessions.find(&task.owner, session.as_str()).await {
-            Err(StoreError::Held(_)) => None,
-            found => found?,
-        },
-        None => None,
-    };
-    let client = relay::of_owner(&task.owner, session.as_ref());
-    let (sink, said) = mpsc::channel(SAID_MAX);
-    let (unread, _) = mpsc::channel(1);
-    let heard = session.map(OnceLock::from).unwrap_or_default();
-    tokio::spawn(forward(said, unread, Arc::new(heard), task.record.server.clone()));
-    let (hub, server, cancel) = (hub.clone(), task.record.server.clone(), task.cancel.clone());
-    let (following, (_, upstream)) = (hub.clone(), watch::channel(None));
-    let call = tokio::spawn(async move {
-        let followed = follow(&following, &client, &server, &known, &sink);
-        cancel.run_until_cancelled(followed).await
-    });
-    tokio::spawn(drive(hub, task, TaskCall { call, upstream }));
-    Ok(())
 }
 
 /// Passes on what a call says: to the caller as long as that one listens, and to its session afterwards, which a call that

@@ -1,20 +1,16 @@
 //! What backends ask a session, be it elicitation, sampling or roots: put to the client natively or by the tools, answered once, and
-//! void when its time is over. What belongs to no call comes over the session's inbox.
+//! void when its time is over.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bowline_env::clock;
 use bowline_store::StoreError;
 use serde_json::json;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::call::outcome::CallOutcome;
 use crate::call::server_request::Replier;
-use crate::call::{Inbound, InboundSink};
 use crate::fields::{Fields, Raw, raw};
 use crate::message::{self, RpcId, RpcResult};
 use crate::session::{HubSession, OWN_STREAM, State};
@@ -176,43 +172,6 @@ fn requests(pending: &HashMap<String, PendingServerRequest>, mut fits: impl FnMu
     let living = pending.iter().filter(|(_, pending)| !pending.reply.is_closed());
     let asked = living.filter(|(_, pending)| pending.stream.as_deref().is_some_and(&mut fits));
     asked.map(|(id, pending)| message::request(&RpcId::text(id), &pending.method, pending.params.as_ref())).collect()
-}
-
-/// What servers may say to a session before it is written down.
-const INBOX_MAX: usize = 64;
-
-/// For whom the messages are now.
-#[derive(Clone, Debug, Default)]
-pub struct InboxListener(Arc<Mutex<Weak<HubSession>>>);
-
-impl InboxListener {
-    pub fn session(&self) -> Option<Arc<HubSession>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct Inbox {
-    pub sink: InboundSink,
-    pub hearer: InboxListener,
-    pub closed: CancellationToken,
-}
-
-impl Inbox {
-    pub fn new() -> (Inbox, mpsc::Receiver<Inbound>) {
-        let (sink, said) = mpsc::channel(INBOX_MAX);
-        (Inbox { sink, hearer: InboxListener::default(), closed: CancellationToken::new() }, said)
-    }
-
-    /// The session is not here any more. A task that still acts for it sees that the inbox is closed.
-    pub fn close(&self) {
-        self.closed.cancel();
-    }
-
-    /// What comes from now on is for this one.
-    pub fn belongs_to(&self, session: &Arc<HubSession>) {
-        *self.hearer.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(session);
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

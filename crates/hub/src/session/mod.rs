@@ -1,5 +1,6 @@
 //! A client of the hub that may lose its wire: what it is owed is in a log, what it is asked waits for it.
 
+pub(crate) mod actor;
 pub(crate) mod cancellation;
 pub(crate) mod elicitation;
 pub(crate) mod registry;
@@ -9,7 +10,7 @@ pub(crate) mod subscriptions;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bowline_env::{clock, entropy};
 use bowline_protocol::event::{Draft, EventName};
@@ -24,15 +25,15 @@ use tokio_util::sync::CancellationToken;
 use self::cancellation::{CallGuard, CancellableCalls};
 use self::subscriptions::{KeptRequest, KeptRequests};
 use crate::call::facts::{self, ClientFacts};
-use crate::call::{Caller, Exchange, outcome};
+use crate::call::{Caller, Exchange, InboundSink, outcome};
 use crate::config::BackendKey;
 use crate::fields::{Raw, raw};
 use crate::message::{self, RpcId};
 use crate::peers::{self, PeerNodes};
 use crate::session::elicitation::PendingServerRequest;
+use crate::session::registry::HubSessions;
 
 pub(crate) use self::elicitation::GONE;
-pub use crate::session::elicitation::{Inbox, InboxListener};
 pub use crate::session::registry::{HubSessionRecord, Route};
 pub use crate::session::stream_reader::ReadingGuard;
 
@@ -63,7 +64,9 @@ pub struct HubSession {
     /// It has the hub's tools, and can answer with them what it cannot answer itself.
     pub has_tools: bool,
     /// Where backends send what belongs to no call.
-    pub inbox: Inbox,
+    pub inbox: InboundSink,
+    /// Where its actor is found.
+    host: Weak<HubSessions>,
     store: Arc<dyn Store>,
     clock: Clock,
     /// What its readers may hold.
@@ -100,19 +103,18 @@ pub struct HubSessionParts {
     pub store: Arc<dyn Store>,
     pub clock: Clock,
     pub reading: Arc<ReadBudget>,
-    pub inbox: Inbox,
+    pub inbox: InboundSink,
+    pub host: Weak<HubSessions>,
+    /// The way to the other nodes, if there are any.
+    pub neighbours: Option<Arc<dyn PeerNodes>>,
     /// Whether clients that see everything have the hub's own tools.
     pub has_hub_tools: bool,
 }
 
 impl HubSessionParts {
     /// The session's log, and the lease under which it is written from now on.
-    async fn lease(
-        &self,
-        neighbours: Option<&Arc<dyn PeerNodes>>,
-        id: LogId,
-    ) -> Result<(LeasedLog, Fence), StoreError> {
-        let mut log = LeasedLog::new(self.store.clone(), peers::lessor(&self.store, neighbours), id);
+    async fn lease(&self, id: LogId) -> Result<(LeasedLog, Fence), StoreError> {
+        let mut log = LeasedLog::new(self.store.clone(), peers::lessor(&self.store, self.neighbours.as_ref()), id);
         let fence = log.acquire().await?;
         Ok((log, fence))
     }
@@ -139,7 +141,6 @@ impl HubSession {
     /// Makes a session that was not there before.
     pub async fn create(
         parts: HubSessionParts,
-        neighbours: Option<&Arc<dyn PeerNodes>>,
         principal: Principal,
         record: HubSessionRecord,
     ) -> Result<HubSession, StoreError> {
@@ -152,8 +153,8 @@ impl HubSession {
         commit.create = Some(Start { epoch: epoch.clone(), after: Seq::ZERO });
         commit.record = Some(record.stored(&principal, now));
         parts.store.commit(commit).await?;
-        let (log, fence) = match neighbours {
-            Some(_) => parts.lease(neighbours, id).await?,
+        let (log, fence) = match parts.neighbours {
+            Some(_) => parts.lease(id).await?,
             None => (LeasedLog::made(parts.store.clone(), peers::lessor(&parts.store, None), id), Fence::OPEN),
         };
         Ok(HubSession::awake(parts, log, principal, record, (fence, epoch)))
@@ -162,12 +163,11 @@ impl HubSession {
     /// Wakes one from the store, as after a restart.
     pub async fn wake(
         parts: HubSessionParts,
-        neighbours: Option<&Arc<dyn PeerNodes>>,
         id: LogId,
         principal: Principal,
         record: HubSessionRecord,
     ) -> Result<HubSession, StoreError> {
-        let (log, fence) = parts.lease(neighbours, id).await?;
+        let (log, fence) = parts.lease(id).await?;
         let epoch = parts.store.extent(log.id()).await?.epoch;
         let standing = KeptRequests::of(parts.store.items(log.id(), subscriptions::PREFIX).await?);
         let mut session = HubSession::awake(parts, log, principal, record, (fence, epoch));
@@ -178,7 +178,7 @@ impl HubSession {
     }
 
     fn awake(
-        HubSessionParts { store, clock, reading, inbox, has_hub_tools }: HubSessionParts,
+        HubSessionParts { store, clock, reading, inbox, host, has_hub_tools, .. }: HubSessionParts,
         log: LeasedLog,
         principal: Principal,
         record: HubSessionRecord,
@@ -198,6 +198,7 @@ impl HubSession {
             seen,
             has_tools,
             inbox,
+            host,
             store,
             clock,
             reading,
@@ -232,7 +233,7 @@ impl HubSession {
             owner: self.principal.as_str().into(),
             exchange: if self.record.handle { Exchange::Stateless } else { Exchange::Session },
             client: self.seen.clone(),
-            inbox: Some(self.inbox.sink.clone()),
+            inbox: Some(self.inbox.clone()),
         }
     }
 
@@ -322,11 +323,14 @@ impl HubSession {
         same
     }
 
-    /// It cannot go on here. Its readers end; their clients reconnect to the session as it is activated again.
+    /// It cannot go on as it is. Its readers end; their clients reconnect to the session as its actor activates it again.
     pub fn lose(&self, why: &str) {
         if !self.lost.swap(true, Ordering::AcqRel) {
             tracing::warn!(session = %self.id, why, "a session of the hub cannot go on as it is");
             self.over.cancel();
+            if let Some(sessions) = self.host.upgrade() {
+                sessions.renew(&self.id);
+            }
         }
     }
 
@@ -445,11 +449,16 @@ impl HubSession {
         self.touched_ms.load(Ordering::Relaxed)
     }
 
-    /// Ends it for good.
-    pub async fn end(&self) {
+    /// It is to end for good: its calls are taken back, and its readers end.
+    pub fn close(&self) {
         self.over.cancel();
         self.ended.cancel();
         self.state().pending.clear();
+    }
+
+    /// Lets go of what the store has of it.
+    pub(super) async fn release(&self) {
+        self.close();
         let mut commit = self.change();
         commit.release = Some(Release::Log);
         if let Err(error) = self.write(commit).await {

@@ -1,37 +1,64 @@
 //! All sessions that are awake, the way back for those that sleep in the store, and what is durable about one besides its log.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use bowline_actor::{ActorDirectory, ActorHost, Router};
 use bowline_protocol::{LogId, Principal};
 use bowline_store::{Clock, LogKind, ReadBudget, Record, Store, StoreError};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Observer, notification_data};
-use crate::call::{Inbound, facts};
-use crate::catalogue::ListKind;
+use crate::actors::{ActorRefusal, NoForwarding};
+use crate::backend::Observer;
+use crate::call::InboundSink;
 use crate::config::{Expose, Options};
-use crate::fields::{Fields, Raw, raw};
-use crate::message;
+use crate::fields::{Raw, raw};
 use crate::peers::PeerNodes;
-use crate::session::elicitation::PendingServerRequest;
-use crate::session::{HubSession, HubSessionParts, Inbox, InboxListener, OWN_STREAM};
+use crate::session::actor::{HubSessionActor, HubSessionCommand};
+use crate::session::{HubSession, HubSessionParts};
 
 pub struct HubSessions {
-    awake: Mutex<HashMap<LogId, Arc<HubSession>>>,
+    directory: ActorDirectory<HubSessionActor>,
     per_principal_max: usize,
+    pub(super) ask_timeout: Duration,
     clock: Clock,
     reading: Arc<ReadBudget>,
     /// What those see that see everything.
     expose: Expose,
-    waking: tokio::sync::Mutex<()>,
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     observer: Arc<dyn Observer>,
     neighbours: Option<Arc<dyn PeerNodes>>,
-    /// Notified of each session that is activated.
-    woken: mpsc::UnboundedSender<Arc<HubSession>>,
+    /// Those that have woken since all were activated at the start, and those that are let go of.
+    changes: OnceLock<mpsc::UnboundedSender<SessionChange>>,
+    /// Fires when the hub is gone.
+    over: CancellationToken,
+}
+
+/// What the hub around the sessions has to know.
+#[derive(Debug)]
+pub enum SessionChange {
+    Woken(Arc<HubSession>),
+    /// Another node has it now, or it is no more.
+    LetGo(Arc<HubSession>),
+}
+
+impl ActorHost for HubSessions {
+    type Actor = HubSessionActor;
+
+    fn directory(&self) -> &ActorDirectory<HubSessionActor> {
+        &self.directory
+    }
+
+    fn router(&self) -> &dyn Router<HubSessionActor> {
+        &NoForwarding
+    }
+
+    fn draining(&self) -> &CancellationToken {
+        &self.over
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -48,32 +75,29 @@ impl HubSessions {
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
         neighbours: Option<Arc<dyn PeerNodes>>,
-        woken: mpsc::UnboundedSender<Arc<HubSession>>,
     ) -> HubSessions {
         HubSessions {
-            awake: Mutex::default(),
+            directory: ActorDirectory::default(),
             per_principal_max: options.sessions_per_principal_max,
+            ask_timeout: options.ask_timeout,
             clock: options.clock,
             reading: options.reading.clone(),
             expose: options.expose,
-            waking: tokio::sync::Mutex::default(),
             store,
             observer,
             neighbours,
-            woken,
+            changes: OnceLock::new(),
+            over: CancellationToken::new(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<LogId, Arc<HubSession>>> {
-        self.awake.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+    /// How many are awake.
     pub fn count(&self) -> usize {
-        self.lock().len()
+        self.directory.count(|presence| presence.get().is_some())
     }
 
     pub async fn create(
-        &self,
+        self: &Arc<Self>,
         principal: &Principal,
         record: HubSessionRecord,
     ) -> Result<Arc<HubSession>, SessionOpenError> {
@@ -81,63 +105,46 @@ impl HubSessions {
             self.observer.limit_hit("hub.sessions_per_principal_max");
             return Err(SessionOpenError::TooMany);
         }
-        let (inbox, said) = Inbox::new();
-        let parts = self.parts(inbox);
-        let session = HubSession::create(parts, self.neighbours.as_ref(), principal.clone(), record).await?;
-        Ok(self.settle(session, Some(said)))
+        let (actor, session) = HubSessionActor::create(self, principal, record).await?;
+        ActorDirectory::install(actor);
+        Ok(session)
     }
 
     /// The session, if it is this principal's. A stranger's looks like one that never was.
-    pub async fn find(&self, principal: &Principal, id: &str) -> Result<Option<Arc<HubSession>>, StoreError> {
-        let (found, woken) = self.find_or_wake(principal, id).await?;
-        if let (Some(session), true) = (&found, woken) {
-            let _ = self.woken.send(session.clone());
-        }
-        Ok(found)
-    }
-
-    /// The session, and whether it had to be woken.
-    async fn find_or_wake(
-        &self,
+    pub async fn find(
+        self: &Arc<Self>,
         principal: &Principal,
         id: &str,
-    ) -> Result<(Option<Arc<HubSession>>, bool), StoreError> {
-        let Some(id) = LogId::parse(id) else { return Ok((None, false)) };
+    ) -> Result<Option<Arc<HubSession>>, StoreError> {
+        let Some(id) = LogId::parse(id) else { return Ok(None) };
         let mine = |session: &Arc<HubSession>| session.principal == *principal && !session.over.is_cancelled();
-        if let Some(session) = self.get(&id) {
-            return Ok((Some(session).filter(mine), false));
+        match self.get(&id) {
+            Some(session) => Ok(Some(session).filter(mine)),
+            None => self.open(principal, &id).await,
         }
-        let _waking = self.waking.lock().await;
-        if let Some(session) = self.get(&id) {
-            return Ok((Some(session).filter(mine), false));
-        }
-        let Some(stored) = self.store.record(&id).await? else { return Ok((None, false)) };
-        if stored.kind != LogKind::Mcp || stored.owner != *principal {
-            return Ok((None, false));
-        }
-        let record = serde_json::from_slice::<HubSessionRecord>(&stored.body)
-            .map_err(|error| StoreError::Io(format!("the record of the session {id} cannot be read: {error}")))?;
-        // One that could not go on here leaves its inbox, which servers may know.
-        let (inbox, said) = match self.lock().get(&id) {
-            Some(before) => (before.inbox.clone(), None),
-            None => {
-                let (inbox, said) = Inbox::new();
-                (inbox, Some(said))
-            }
-        };
-        let session = HubSession::wake(self.parts(inbox), self.neighbours.as_ref(), id, stored.owner, record).await?;
-        Ok((Some(self.settle(session, said)), true))
     }
 
-    /// Wakes all that no other node has, before there are servers, so that they miss nothing of what happens to them.
-    pub async fn wake_all(&self) -> Result<(), StoreError> {
+    /// The session, activated if it has to be.
+    async fn open(self: &Arc<Self>, principal: &Principal, id: &LogId) -> Result<Option<Arc<HubSession>>, StoreError> {
+        let (opener, opened) = oneshot::channel();
+        self.deliver(id, principal, HubSessionCommand::Open(opener)).await;
+        match opened.await {
+            Ok(Ok(session)) => Ok(Some(session)),
+            // One that has ended meanwhile answers nothing.
+            Ok(Err(ActorRefusal::NotFound)) | Err(_) => Ok(None),
+            Ok(Err(ActorRefusal::Store(error))) => Err(error),
+        }
+    }
+
+    /// Activates all that no other node has, before there are servers, so that they miss nothing of what happens to them.
+    pub async fn wake_all(self: &Arc<Self>) -> Result<(), StoreError> {
         for (log, stored) in self.store.list(LogKind::Mcp, None).await? {
             if let Some(neighbours) = &self.neighbours
                 && neighbours.elsewhere(&log).await?.is_some()
             {
                 continue;
             }
-            match self.find_or_wake(&stored.owner, log.as_str()).await {
+            match self.open(&stored.owner, &log).await {
                 Ok(_) | Err(StoreError::Held(_)) => {}
                 Err(error) => tracing::warn!(session = %log, %error, "a session of the hub could not be woken"),
             }
@@ -145,114 +152,92 @@ impl HubSessions {
         Ok(())
     }
 
-    fn parts(&self, inbox: Inbox) -> HubSessionParts {
-        let (store, reading) = (self.store.clone(), self.reading.clone());
-        HubSessionParts { store, clock: self.clock, reading, inbox, has_hub_tools: self.expose.meta() }
+    /// From now on `changes` gets what happens to sessions.
+    pub fn report(&self, changes: mpsc::UnboundedSender<SessionChange>) {
+        let _ = self.changes.set(changes);
     }
 
-    /// One that is awake here. What cannot go on here is not.
+    pub(super) fn announce(&self, change: SessionChange) {
+        if let Some(changes) = self.changes.get() {
+            // Without a hub there is no one to tell.
+            let _ = changes.send(change);
+        }
+    }
+
+    /// What each session is given.
+    pub(super) fn parts(self: &Arc<Self>, inbox: &InboundSink) -> HubSessionParts {
+        HubSessionParts {
+            store: self.store.clone(),
+            clock: self.clock,
+            reading: self.reading.clone(),
+            inbox: inbox.clone(),
+            host: Arc::downgrade(self),
+            neighbours: self.neighbours.clone(),
+            has_hub_tools: self.expose.meta(),
+        }
+    }
+
+    /// One that is awake here. What cannot go on as it is is not.
     pub fn get(&self, id: &LogId) -> Option<Arc<HubSession>> {
-        self.lock().get(id).filter(|session| !session.is_lost()).cloned()
+        self.directory.presence(id)?.get().filter(|session| !session.is_lost())
     }
 
     pub fn is_awake(&self, id: &LogId) -> bool {
         self.get(id).is_some()
     }
 
-    /// `said` is what comes into its inbox, if no task logs that yet.
-    fn settle(&self, session: HubSession, said: Option<mpsc::Receiver<Inbound>>) -> Arc<HubSession> {
-        let session = Arc::new(session);
-        session.inbox.belongs_to(&session);
-        self.lock().insert(session.id.clone(), session.clone());
-        if let Some(said) = said {
-            let (hearer, closed) = (session.inbox.hearer.clone(), session.inbox.closed.clone());
-            tokio::spawn(async move { closed.run_until_cancelled(hear(hearer, said)).await });
-        }
-        session
-    }
-
     /// Ends a session for good. It is found, as one that is over, until the store has let go of it: were it not, a request
     /// could activate it again meanwhile.
-    pub async fn end(&self, session: &Arc<HubSession>) {
-        session.end().await;
-        self.remove(session);
+    pub async fn end(self: &Arc<Self>, session: &Arc<HubSession>) {
+        session.close();
+        let (reply, ended) = oneshot::channel();
+        match self.send(&session.id, &session.principal, HubSessionCommand::End(reply)).await {
+            // It does not answer if it could not be activated, and is gone then too.
+            Ok(()) => drop(ended.await),
+            Err(ActorRefusal::NotFound) => {}
+            Err(refusal) => tracing::warn!(session = %session.id, ?refusal, "a session of the hub could not be ended"),
+        }
     }
 
-    /// Wakes those anew that cannot go on as they are, so that they miss nothing more. Returns those that another node has, or
-    /// that are no more: they are let go of.
-    pub async fn settle_lost(&self) -> Vec<Arc<HubSession>> {
-        let mut let_go = Vec::new();
-        let lost: Vec<Arc<HubSession>> = self.lock().values().filter(|session| session.is_lost()).cloned().collect();
-        for session in lost {
-            match self.find(&session.principal, session.id.as_str()).await {
-                Ok(Some(_)) => {}
-                Ok(None) | Err(StoreError::Held(_)) => {
-                    if self.remove(&session) {
-                        let_go.push(session);
-                    }
-                }
+    /// A session cannot go on as it is: its actor activates it anew.
+    pub(super) fn renew(&self, id: &LogId) {
+        // A mailbox that is full wakes its actor too.
+        let _ = self.directory.commands(id).map(|commands| commands.try_send(HubSessionCommand::Renew));
+    }
+
+    /// Waits until those that cannot go on as they are have been activated anew, so that they miss nothing of what they are
+    /// told next.
+    pub async fn renew_lost(self: &Arc<Self>) {
+        let awake = self.directory.presences();
+        for lost in awake.iter().filter_map(|presence| presence.get()).filter(|session| session.is_lost()) {
+            match self.open(&lost.principal, &lost.id).await {
+                Ok(_) | Err(StoreError::Held(_)) => {}
                 // The others would not fare better now.
                 Err(error) => {
-                    tracing::warn!(session = %session.id, %error, "a session could not be woken");
+                    tracing::warn!(session = %lost.id, %error, "a session could not be woken");
                     break;
                 }
             }
         }
-        let_go
     }
 
-    /// Whether it was there, and not another that was woken in its place.
-    fn remove(&self, session: &Arc<HubSession>) -> bool {
-        let mut awake = self.lock();
-        let known = awake.get(&session.id).is_some_and(|known| Arc::ptr_eq(known, session));
-        if known {
-            awake.remove(&session.id);
-            session.inbox.close();
-        }
-        known
+    /// Takes back, in all sessions, the questions that have waited too long.
+    pub fn expire_questions(&self) {
+        self.directory.offer(|| HubSessionCommand::Expire);
     }
 
     pub fn awake(&self) -> Vec<Arc<HubSession>> {
-        self.lock().values().filter(|session| !session.is_lost()).cloned().collect()
+        let awake = self.directory.presences();
+        awake.iter().filter_map(|presence| presence.get()).filter(|session| !session.is_lost()).collect()
     }
-}
 
-/// Of log messages those from the level on that the client has set; a server decides by itself as long as none is set.
-pub fn wants(session: &HubSession, method: &str, params: &Option<Raw>) -> bool {
-    let level = Fields::of(params.as_deref()).text("level");
-    let wanted = session.log_level();
-    method != "notifications/message" || wanted.is_none() || facts::is_logged(level.as_deref(), wanted.as_deref())
-}
+    /// The hub is gone, and its sessions with it. The store has them.
+    pub fn leave(&self) {
+        self.over.cancel();
+    }
 
-/// Writes down what backends say to a session outside of its calls.
-async fn hear(hearer: InboxListener, mut said: mpsc::Receiver<Inbound>) {
-    while let Some(inbound) = said.recv().await {
-        let Some(session) = hearer.session() else { return };
-        let written = match inbound {
-            Inbound::Notification { server, method, params } => {
-                let data = notification_data(&server, &method, params.as_ref());
-                let message = message::notification(&method, params.as_ref());
-                // Lists of one process are shown where the server is shown as it is.
-                let shown =
-                    session.record.route != Route::All || !ListKind::ALL.iter().any(|kind| kind.changed() == method);
-                if shown && wants(&session, &method, &params) {
-                    match session.say(OWN_STREAM, Some(&message), false).await {
-                        Ok(_) => session.tell_too(&server, &data).await.map(drop),
-                        Err(error) => Err(error),
-                    }
-                } else {
-                    session.tell("notification", &server, &data).await.map(drop)
-                }
-            }
-            Inbound::Request { server, method, params, reply } => {
-                let native = session.can(&method, params.as_ref());
-                let asked = PendingServerRequest::new(&server, method, params, reply);
-                session.ask(asked, native.then_some(OWN_STREAM)).await
-            }
-        };
-        if let Err(error) = written {
-            tracing::warn!(session = %session.id, %error, "cannot notify a session");
-        }
+    pub(super) fn is_over(&self) -> bool {
+        self.over.is_cancelled()
     }
 }
 

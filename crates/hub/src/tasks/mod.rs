@@ -1,36 +1,39 @@
 //! Long calls as tasks: each has a log of its own in the store, so that what became of it outlives the hub. Where all servers are one,
 //! their own tasks have the server's name in front, and a seal that works for the owner only.
 
+pub mod actor;
 pub mod open_questions;
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use bowline_actor::{ActorDirectory, ActorHost, Router};
 use bowline_env::{clock, entropy};
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Clock, Commit, Fence, Item, LeasedLog, LogKind, Record, Release, Start, Store, StoreError};
+use bowline_store::{Clock, Commit, Fence, LeasedLog, LogKind, Record, Release, Start, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use crate::actors::{ActorRefusal, NoForwarding};
 use crate::call::CallReply;
-use crate::call::outcome::{self, CallOutcome};
+use crate::call::outcome::CallOutcome;
 use crate::fields::{Fields, Raw, raw};
 use crate::peers::{self, PeerNodes};
 use crate::seal::Seal;
+use crate::tasks::actor::{HubTaskActor, HubTaskCommand};
 use crate::tasks::open_questions::OpenQuestions;
+
+pub use crate::tasks::actor::{CreatedTask, TaskCall};
 
 /// Tasks that one principal may have at once, those included whose results are kept.
 const PER_PRINCIPAL_MAX: usize = 1000;
 const PREFIX: &str = "mcpt_";
 const RESULT: &str = "result";
 const OUTCOME: &str = "outcome";
-/// While the store cannot take an ending, it is tried again this often.
-const WRITE_AGAIN: Duration = Duration::from_secs(1);
-const WRITES_MAX: usize = 600;
 /// A node claims a task in much less than this after it has made it.
 const CLAIMED_AFTER_MS: u64 = 60_000;
 
@@ -134,32 +137,6 @@ impl HubTaskRecord {
     }
 }
 
-/// A task that is ours to bring to its end.
-pub struct OwnedTask {
-    pub id: LogId,
-    pub owner: Principal,
-    pub record: HubTaskRecord,
-    pub cancel: CancellationToken,
-    /// What its server asks while the hub waits for it.
-    pub questions: Arc<OpenQuestions>,
-    log: LeasedLog,
-    ended: watch::Sender<TaskStatus>,
-    tasks: Arc<Mutex<RunningTasks>>,
-}
-
-impl Drop for OwnedTask {
-    /// No node works on it from here on. If it has not ended, it is an orphan.
-    fn drop(&mut self) {
-        lock(&self.tasks).remove(&self.id);
-    }
-}
-
-impl fmt::Debug for OwnedTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnedTask({}, {})", self.id, self.record.status.word())
-    }
-}
-
 /// Which orphaned tasks are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Orphans {
@@ -194,39 +171,67 @@ pub enum TaskError {
     Store(#[from] StoreError),
 }
 
-struct RunningTask {
-    cancel: CancellationToken,
-    questions: Arc<OpenQuestions>,
-    ended: watch::Receiver<TaskStatus>,
+/// What the hub around the tasks does for one.
+#[async_trait]
+pub trait TaskListener: Send + Sync {
+    /// Follows at its backend a task that goes on there.
+    async fn resume(
+        &self,
+        owner: &Principal,
+        record: &HubTaskRecord,
+        known: UpstreamTask,
+        cancel: CancellationToken,
+    ) -> Result<TaskCall, StoreError>;
+
+    /// Tells the session that asked for the task, if it is still there.
+    async fn tell(&self, event: &str, id: &LogId, owner: &Principal, record: &HubTaskRecord);
 }
 
-type RunningTasks = HashMap<LogId, RunningTask>;
-
 pub struct HubTasks {
+    directory: ActorDirectory<HubTaskActor>,
     store: Arc<dyn Store>,
     clock: Clock,
     neighbours: Option<Arc<dyn PeerNodes>>,
-    running: Arc<Mutex<RunningTasks>>,
-    /// Orphans are taken up one search at a time, so that none is taken up twice.
-    taking_up: tokio::sync::Mutex<()>,
+    listener: OnceLock<Arc<dyn TaskListener>>,
     /// We are leaving: what runs is not ended by that, the next process resumes it or reports it as cut.
     pub closing: CancellationToken,
+}
+
+impl ActorHost for HubTasks {
+    type Actor = HubTaskActor;
+
+    fn directory(&self) -> &ActorDirectory<HubTaskActor> {
+        &self.directory
+    }
+
+    fn router(&self) -> &dyn Router<HubTaskActor> {
+        &NoForwarding
+    }
+
+    fn draining(&self) -> &CancellationToken {
+        &self.closing
+    }
 }
 
 impl HubTasks {
     pub fn new(store: Arc<dyn Store>, clock: Clock, neighbours: Option<Arc<dyn PeerNodes>>) -> HubTasks {
         HubTasks {
+            directory: ActorDirectory::default(),
             store,
             clock,
             neighbours,
-            running: Arc::default(),
-            taking_up: tokio::sync::Mutex::default(),
+            listener: OnceLock::new(),
             closing: CancellationToken::new(),
         }
     }
 
-    fn running(&self) -> MutexGuard<'_, RunningTasks> {
-        lock(&self.running)
+    /// Sets, once, what the hub does for its tasks.
+    pub fn listen(&self, listener: Arc<dyn TaskListener>) {
+        let _ = self.listener.set(listener);
+    }
+
+    fn listener(&self) -> Result<&Arc<dyn TaskListener>, StoreError> {
+        self.listener.get().ok_or(StoreError::Closed)
     }
 
     /// A task's log. All leases of tasks are taken through this.
@@ -234,9 +239,48 @@ impl HubTasks {
         LeasedLog::new(self.store.clone(), peers::lessor(&self.store, self.neighbours.as_ref()), id.clone())
     }
 
-    /// Whether a task that does not run here is an orphan. One that was just made may not have been claimed yet by the
-    /// node that made it.
-    async fn is_orphan(&self, id: &LogId, record: &HubTaskRecord, which: Orphans) -> Result<bool, StoreError> {
+    /// A new task, in the store already, for the call that it is about to be given. Without one it is an orphan.
+    pub async fn create(self: &Arc<Self>, owner: &Principal, record: HubTaskRecord) -> Result<CreatedTask, TaskError> {
+        if self.store.count(LogKind::Hub, Some(owner)).await? >= PER_PRINCIPAL_MAX {
+            return Err(TaskError::TooMany);
+        }
+        let id = LogId::parse(&format!("{PREFIX}{:032x}", entropy::u128())).ok_or(StoreError::NoSuchLog)?;
+        let mut commit = Commit::to(id.clone(), Fence::OPEN, record.created_ms);
+        commit.create = Some(Start { epoch: Epoch::from_random(entropy::u128() as u64), after: Seq::ZERO });
+        commit.record = Some(stored(owner, &record, record.created_ms));
+        self.store.commit(commit).await?;
+        let mut actor = HubTaskActor::asleep(self.clone(), id.clone(), owner.clone(), record.clone());
+        actor.acquire().await?;
+        Ok(CreatedTask { id, record, actor: Box::new(actor) })
+    }
+
+    /// Takes up tasks that the store says are working while no node works on them. One that cannot be taken up now is found
+    /// again later.
+    pub async fn take_up(self: &Arc<Self>, which: Orphans) -> Result<(), StoreError> {
+        for (id, stored) in self.store.list(LogKind::Hub, None).await? {
+            let taken_up = match self.is_orphan(&id, &stored, which).await {
+                Ok(true) => self.activate(&id, &stored.owner).await,
+                Ok(false) => Ok(()),
+                Err(error) => Err(error),
+            };
+            match taken_up {
+                Ok(()) | Err(StoreError::Held(_)) => {}
+                Err(error) => {
+                    tracing::warn!(task = %id, %error, "a task could not be taken up; it will be tried again");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is an orphan. One that was just made may not have been claimed yet by the node that made it.
+    async fn is_orphan(&self, id: &LogId, stored: &Record, which: Orphans) -> Result<bool, StoreError> {
+        let working = |record: &HubTaskRecord| record.status == TaskStatus::Working;
+        let Some(record) = record_of(id, stored)?.filter(working) else { return Ok(false) };
+        // When we leave, those who work here stop, and the next process takes over what they worked on.
+        if self.directory.presence(id).is_some() || self.closing.is_cancelled() {
+            return Ok(false);
+        }
         let is_old = self.clock.now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS;
         let is_dropped = is_old || which == Orphans::LeftBehind;
         let Some(neighbours) = &self.neighbours else { return Ok(is_dropped) };
@@ -246,132 +290,26 @@ impl HubTasks {
         })
     }
 
-    pub async fn create(
-        &self,
-        owner: &Principal,
-        record: HubTaskRecord,
-        cancel: CancellationToken,
-    ) -> Result<OwnedTask, TaskError> {
-        if self.store.count(LogKind::Hub, Some(owner)).await? >= PER_PRINCIPAL_MAX {
-            return Err(TaskError::TooMany);
-        }
-        let id = LogId::parse(&format!("{PREFIX}{:032x}", entropy::u128())).ok_or(StoreError::NoSuchLog)?;
-        let mut commit = Commit::to(id.clone(), Fence::OPEN, record.created_ms);
-        commit.create = Some(Start { epoch: Epoch::from_random(entropy::u128() as u64), after: Seq::ZERO });
-        commit.record = Some(stored(owner, &record, record.created_ms));
-        self.store.commit(commit).await?;
-        let mut log = self.log(&id);
-        log.acquire().await?;
-        Ok(self.mine(log, owner.clone(), record, cancel))
-    }
-
-    fn mine(&self, log: LeasedLog, owner: Principal, record: HubTaskRecord, cancel: CancellationToken) -> OwnedTask {
-        let id = log.id().clone();
-        let (ended, watched) = watch::channel(record.status);
-        let questions: Arc<OpenQuestions> = Arc::default();
-        let running = RunningTask { cancel: cancel.clone(), questions: questions.clone(), ended: watched };
-        self.running().insert(id.clone(), running);
-        OwnedTask { id, owner, record, cancel, questions, log, ended, tasks: self.running.clone() }
-    }
-
-    /// Tasks that the store says are working while no node works on them. One that cannot be claimed now is found again later.
-    pub async fn orphans(&self, which: Orphans) -> Result<Vec<OwnedTask>, StoreError> {
-        let _taking_up = self.taking_up.lock().await;
-        let mut found = Vec::new();
-        for (id, stored) in self.store.list(LogKind::Hub, None).await? {
-            match self.adopt(&id, &stored, which).await {
-                Ok(adopted) => found.extend(adopted),
-                Err(error) => tracing::warn!(task = %id, %error, "a task could not be taken up"),
-            }
-        }
-        Ok(found)
-    }
-
-    async fn adopt(&self, id: &LogId, stored: &Record, which: Orphans) -> Result<Option<OwnedTask>, StoreError> {
-        let working = |record: &HubTaskRecord| record.status == TaskStatus::Working;
-        let Some(record) = record_of(id, stored)?.filter(working) else { return Ok(None) };
-        // When we leave, those who work here stop, and the next process takes over what they worked on.
-        if self.running().contains_key(id) || self.closing.is_cancelled() {
-            return Ok(None);
-        }
-        if !self.is_orphan(id, &record, which).await? {
-            return Ok(None);
-        }
-        let mut log = self.log(id);
-        match log.acquire().await {
-            Ok(_) => {}
-            Err(StoreError::Held(_)) => return Ok(None),
-            Err(error) => return Err(error),
-        }
-        // It may have ended since the list was read; under our own claim no other node can end it.
-        let Some(stored) = self.store.record(id).await? else { return Ok(None) };
-        let record = record_of(id, &stored)?.filter(working);
-        Ok(record.map(|record| self.mine(log, stored.owner, record, CancellationToken::new())))
-    }
-
-    /// Keeps which task of the backend's is polled.
-    pub async fn note_upstream(&self, task: &mut OwnedTask, upstream: UpstreamTask) {
-        task.record.upstream = Some(upstream);
-        if let Err(error) = self.write(task, None).await {
-            tracing::warn!(task = %task.id, %error, "a task's upstream could not be kept; a restart would fail it");
+    /// Waits until the task is awake here, or has nothing left to do.
+    async fn activate(self: &Arc<Self>, id: &LogId, owner: &Principal) -> Result<(), StoreError> {
+        let (reply, activated) = oneshot::channel();
+        self.deliver(id, owner, HubTaskCommand::Activate(reply)).await;
+        match activated.await {
+            Ok(Ok(())) | Ok(Err(ActorRefusal::NotFound)) | Err(_) => Ok(()),
+            Ok(Err(ActorRefusal::Store(error))) => Err(error),
         }
     }
 
-    /// The task is over. Returns its record once that is in the store; none if it could not be kept, or if another node
-    /// has the task by now and ends it.
-    pub async fn end(&self, mut task: OwnedTask, end: TaskOutcome) -> Option<HubTaskRecord> {
-        let mut result = match end {
-            TaskOutcome::Answered(reply) => Some(task.record.answered(&reply)),
-            TaskOutcome::Cancelled => {
-                task.record.status = TaskStatus::Cancelled;
-                None
-            }
-        };
-        task.record.ended_ms = Some(self.clock.now_ms());
-        let mut kept = false;
-        for _ in 0..WRITES_MAX {
-            match self.write(&mut task, result.as_ref()).await {
-                Ok(()) => {
-                    kept = true;
-                    break;
-                }
-                Err(StoreError::Held(_) | StoreError::StaleFence { .. }) => break,
-                Err(StoreError::TooLarge { .. }) => {
-                    result = Some(task.record.answered(&CallReply::new(Ok(outcome::too_large_to_keep()))));
-                }
-                // It may have been written. Under a new lease it is written again, to the same effect.
-                Err(StoreError::InDoubt(_)) => {}
-                Err(StoreError::Unavailable(_) | StoreError::Full(_)) => tokio::time::sleep(WRITE_AGAIN).await,
-                Err(error) => {
-                    tracing::error!(task = %task.id, %error, "the end of a task could not be kept");
-                    break;
-                }
-            }
-        }
-        let _ = task.ended.send(task.record.status);
-        kept.then(|| task.record.clone())
-    }
-
-    async fn write(&self, task: &mut OwnedTask, result: Option<&Raw>) -> Result<(), StoreError> {
-        let now = self.clock.now_ms();
-        let mut commit = Commit::to(task.id.clone(), Fence::OPEN, now);
-        commit.record = Some(stored(&task.owner, &task.record, now));
-        commit.items = result.map(|result| Item::put(RESULT, result.get().as_bytes().to_vec())).into_iter().collect();
-        task.log.commit(commit).await.map(drop)
-    }
-
-    /// Whether it was still working and is cancelled now.
+    /// Whether it was still working here and is cancelled now.
     pub async fn cancel(&self, id: &LogId) -> bool {
-        let found = self.running().get(id).map(|running| (running.cancel.clone(), running.ended.clone()));
-        let Some((cancel, mut ended)) = found else { return false };
-        cancel.cancel();
-        let status = ended.wait_for(|status| *status != TaskStatus::Working).await;
-        status.is_ok_and(|status| *status == TaskStatus::Cancelled)
+        let Some(commands) = self.directory.commands(id) else { return false };
+        let (reply, cancelled) = oneshot::channel();
+        commands.send(HubTaskCommand::Cancel(reply)).await.is_ok() && cancelled.await.unwrap_or(false)
     }
 
     /// What the server of a task that runs here has asked.
     pub fn questions(&self, id: &LogId) -> Option<Arc<OpenQuestions>> {
-        self.running().get(id).map(|running| running.questions.clone())
+        self.directory.presence(id)
     }
 
     /// The task, if it is this principal's. A stranger's looks like one that never was.
@@ -447,10 +385,6 @@ pub fn is_ours(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-fn lock(running: &Mutex<RunningTasks>) -> MutexGuard<'_, RunningTasks> {
-    running.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The record of a task; `None` for the other logs of the hub. One that cannot be read is not one that never was: its
 /// caller would do the work again.
 fn record_of(id: &LogId, stored: &Record) -> Result<Option<HubTaskRecord>, StoreError> {
@@ -482,7 +416,7 @@ fn kept(reply: &CallReply) -> Raw {
 
 impl fmt::Debug for HubTasks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tasks({} running)", self.running().len())
+        write!(f, "Tasks({} running)", self.directory.count(|_| true))
     }
 }
 

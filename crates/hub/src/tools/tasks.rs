@@ -4,14 +4,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{HubToolOutcome, ToolInvocation};
-use crate::relay::task::{self, TaskCall};
+use crate::relay::task;
 use crate::relay::{self, peers};
 use crate::session::HubSession;
-use crate::tasks::HubTaskRecord;
+use crate::tasks::{HubTaskRecord, TaskCall};
 
 const SAID_MAX: usize = 64;
 /// An answer waits this long at most for what was said before it; a store may be slow.
@@ -41,14 +41,14 @@ pub(crate) async fn execute(call: &ToolInvocation<'_>) -> Result<HubToolOutcome,
     let cancel = CancellationToken::new();
     let (token, spawned_session, named) = (cancel.clone(), session.clone(), server.clone());
     let guard = AbortOnDrop(forward.abort_handle());
-    let (found, known) = watch::channel(None);
+    let (found, known) = mpsc::channel(1);
     let running = tokio::spawn(async move {
         let _guard = guard;
         let session = spawned_session.as_ref();
         let call = async {
             let reply = relay::to_backend(&hub, &client, session, &backend, "tools/call", &params, &inner).await;
             let Some(task) = task::upstream_task(&reply.answer) else { return reply };
-            let _ = found.send(Some(task.clone()));
+            let _ = found.try_send(task.clone());
             let acting = relay::acting(&client, session);
             task::follow(&hub, &acting, &named, &task, &inner).await
         };
@@ -58,7 +58,7 @@ pub(crate) async fn execute(call: &ToolInvocation<'_>) -> Result<HubToolOutcome,
         let _ = tokio::time::timeout(SAID_WITHIN, forward).await;
         ended
     });
-    let mut work = TaskCall { call: running, upstream: known };
+    let mut work = TaskCall { call: running, upstream: known, cancel: cancel.clone() };
     if !at_once {
         // If the caller goes away before that, so does the call.
         let caller = cancel.clone().drop_guard();
@@ -79,7 +79,7 @@ pub(crate) async fn execute(call: &ToolInvocation<'_>) -> Result<HubToolOutcome,
     };
     let _ = heard.set(session.clone());
     caller.disarm();
-    become_task(call, &session, &server, &tool, cancel, work).await
+    become_task(call, &session, &server, &tool, work).await
 }
 
 struct AbortOnDrop(tokio::task::AbortHandle);
@@ -96,32 +96,21 @@ async fn become_task(
     session: &Arc<HubSession>,
     server: &str,
     tool: &str,
-    cancel: CancellationToken,
     mut work: TaskCall,
 ) -> Result<HubToolOutcome, String> {
-    let upstream = work.upstream.borrow_and_update().clone();
+    let upstream = work.upstream.try_recv().ok();
     let record = HubTaskRecord::new(server, tool, Some(session.id.clone()), upstream, call.hub.options.clock.now_ms());
     // Until the task is in the store, it is the caller's call, and goes with the caller.
-    let caller = cancel.clone().drop_guard();
-    let made = call.hub.tasks.create(&call.client.principal, record, cancel).await;
+    let caller = work.cancel.clone().drop_guard();
+    let made = call.hub.tasks.create(&call.client.principal, record).await;
     let made = made.map_err(|error| format!("{error}; the call was cancelled"))?;
     let mut facts = made.record.shown(&made.id);
     if session.record.handle {
         facts["handle"] = json!(session.id);
     }
-    let (told, created) = oneshot::channel();
-    let data = json!({ "taskId": made.id, "tool": tool });
-    let (hub, session, server) = (call.hub.clone(), session.clone(), server.to_owned());
-    let goes_on_in = session.id.clone();
-    // From here on it is driven whether its caller stays or not: there is nothing to wait for in between.
     caller.disarm();
-    tokio::spawn(async move {
-        let _ = session.tell("task_created", &server, &data).await;
-        let _ = told.send(());
-        task::drive(hub, made, work).await;
-    });
-    let _ = created.await;
-    Ok(HubToolOutcome::Task(facts, goes_on_in))
+    made.start(work).await;
+    Ok(HubToolOutcome::Task(facts, session.id.clone()))
 }
 
 pub(crate) async fn list(call: &ToolInvocation<'_>) -> Result<HubToolOutcome, String> {
