@@ -46,7 +46,7 @@
 //! | reconnects | `core::backend`, driven by `backend/supervisor` |
 //! | sessions at servers, and doubt about them | `core::upstream_session`; `upstream/streamable_http/doubt` asks |
 //! | processes of a program | `core::process_pool`, `upstream/process_pool` |
-//! | tasks | `relay/task`, `tasks`, `tools/tasks` |
+//! | tasks | `relay/task`, `tasks`, `tools/tasks`; before older servers `relay/hosted_task` |
 //!
 //! The codecs in [`revision`] know the revisions of the protocol; they are used where messages enter (`downstream`) and leave (`upstream`). Between
 //! the two a request has one form ([`call::BackendCall`]), and what decides is how the two sides exchange messages ([`Exchange`]).
