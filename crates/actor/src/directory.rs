@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::Principal;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 
 use super::{Actor, ActorLocation, Router, drive};
@@ -100,18 +101,26 @@ impl<A: Actor> ActorDirectory<A> {
 
     /// Puts an actor where others find it, and sets it going.
     pub fn install(actor: A) -> mpsc::Sender<A::Command> {
+        ActorDirectory::place(actor, None).0
+    }
+
+    /// The same with a command to begin with. It comes back if another actor was faster, with the way to that one.
+    fn place(actor: A, first: Option<A::Command>) -> (mpsc::Sender<A::Command>, Option<A::Command>) {
         let host = actor.host().clone();
         let mut awake = host.directory().awake();
         // Two who looked at the same time found it asleep; the first one installed is the one that counts.
         if let Some(entry) = awake.get(actor.id()).filter(|entry| !entry.commands.is_closed()) {
-            return entry.commands.clone();
+            return (entry.commands.clone(), first);
         }
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        // Before the actor is at work: one that cannot be activated refuses what is there and leaves, and a sender that comes after
+        // that would activate it again, and again.
+        let rest = first.and_then(|command| commands.try_send(command).err()).map(TrySendError::into_inner);
         let entry = AwakeActor { owner: actor.owner().clone(), commands: commands.clone(), presence: actor.presence() };
         awake.insert(actor.id().clone(), entry);
         drop(awake);
         tokio::spawn(drive::drive(Box::new(actor), inbox));
-        commands
+        (commands, rest)
     }
 
     /// The actor leaves, unless a command came meanwhile. A sender that found it here before and has not written yet gets
@@ -159,7 +168,13 @@ impl<A: Actor> ActorDirectory<A> {
                 Some(Ok(commands)) => commands,
                 Some(Err(refusal)) => return Err((command, refusal)),
                 None => match A::find(host, id, asker, &command).await {
-                    Ok(ActorLocation::Here(actor)) => ActorDirectory::install(actor),
+                    Ok(ActorLocation::Here(actor)) => match ActorDirectory::place(actor, Some(command)) {
+                        (_, None) => return Ok(()),
+                        (commands, Some(returned)) => {
+                            command = returned;
+                            commands
+                        }
+                    },
                     Ok(ActorLocation::There(node)) => return host.router().forward(&node, id, asker, command),
                     Err(refusal) => return Err((command, refusal)),
                 },
@@ -184,5 +199,165 @@ impl<A: Actor> ActorDirectory<A> {
 impl<A: Actor> fmt::Debug for ActorDirectory<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Directory({} awake)", self.awake().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Instant;
+
+    use bowline_store::Holder;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::{ActivationError, Process, RunEvent};
+
+    /// Actors that can never be activated.
+    #[derive(Default)]
+    struct Refusing {
+        directory: ActorDirectory<Refused>,
+        draining: CancellationToken,
+        activations: AtomicUsize,
+    }
+
+    struct Refused(Arc<Refusing>);
+
+    static OWNER: LazyLock<Principal> = LazyLock::new(|| Principal::parse("alice").unwrap());
+
+    impl ActorHost for Refusing {
+        type Actor = Refused;
+
+        fn directory(&self) -> &ActorDirectory<Refused> {
+            &self.directory
+        }
+
+        fn router(&self) -> &dyn Router<Refused> {
+            self
+        }
+
+        fn draining(&self) -> &CancellationToken {
+            &self.draining
+        }
+    }
+
+    impl Router<Refused> for Refusing {
+        fn route(&self, _id: &u8, _asker: &Principal) -> Option<Holder> {
+            None
+        }
+
+        fn forward(
+            &self,
+            _node: &Holder,
+            _id: &u8,
+            _asker: &Principal,
+            command: oneshot::Sender<&'static str>,
+        ) -> Result<(), (oneshot::Sender<&'static str>, &'static str)> {
+            Err((command, "elsewhere"))
+        }
+
+        fn pass_on_work(&self, _id: &u8, _owner: &Principal) {}
+    }
+
+    impl Actor for Refused {
+        type Id = u8;
+        type Command = oneshot::Sender<&'static str>;
+        type Emission = Infallible;
+        type Ending = Infallible;
+        type Presence = ();
+        type Refusal = &'static str;
+        type Host = Refusing;
+
+        const COMMANDS_AT_ONCE: usize = 1;
+
+        fn not_found() -> &'static str {
+            "not found"
+        }
+
+        fn unreachable() -> &'static str {
+            "unreachable"
+        }
+
+        fn is_final(_refusal: &&'static str) -> bool {
+            false
+        }
+
+        async fn find(
+            host: &Arc<Refusing>,
+            _id: &u8,
+            _asker: &Principal,
+            _command: &oneshot::Sender<&'static str>,
+        ) -> Result<ActorLocation<Refused>, &'static str> {
+            Ok(ActorLocation::Here(Refused(host.clone())))
+        }
+
+        fn refuse(_id: &u8, command: oneshot::Sender<&'static str>, refusal: &&'static str) {
+            let _ = command.send(refusal);
+        }
+
+        fn host(&self) -> &Arc<Refusing> {
+            &self.0
+        }
+
+        fn id(&self) -> &u8 {
+            &1
+        }
+
+        fn owner(&self) -> &Principal {
+            &OWNER
+        }
+
+        fn presence(&self) -> Arc<()> {
+            Arc::default()
+        }
+
+        async fn activate(&mut self) -> Result<(), ActivationError<&'static str>> {
+            self.0.activations.fetch_add(1, Ordering::Relaxed);
+            Err(ActivationError::Refused("not now"))
+        }
+
+        async fn reactivate(&mut self) -> Result<(), ActivationError<&'static str>> {
+            self.activate().await
+        }
+
+        fn is_in_doubt(&self) -> bool {
+            false
+        }
+
+        async fn handle(&mut self, _commands: Vec<oneshot::Sender<&'static str>>) {}
+
+        fn process(&mut self) -> Option<&mut Process<Infallible, Infallible>> {
+            None
+        }
+
+        async fn handle_run_event(&mut self, _event: RunEvent<Infallible, Infallible>) {}
+
+        fn poll_timeout(&self) -> Option<Instant> {
+            None
+        }
+
+        async fn handle_timeout(&mut self, _now: Instant) {}
+
+        fn handle_draining(&mut self) {}
+
+        fn may_leave(&self, _now: Instant) -> bool {
+            false
+        }
+
+        async fn give_back(&mut self) {}
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_actor_that_cannot_be_activated_is_tried_once_for_each_command() {
+        let host = Arc::new(Refusing::default());
+        for sent in 1..=2000 {
+            let (reply, answer) = oneshot::channel();
+            assert_eq!(host.send(&1, &OWNER, reply).await, Ok(()));
+            assert_eq!(answer.await, Ok("not now"));
+            // The one before may still be leaving, and refuses without another try.
+            assert!(host.activations.load(Ordering::Relaxed) <= sent);
+        }
     }
 }

@@ -46,7 +46,7 @@
 //! | reconnects | `core::backend`, driven by `backend/supervisor` |
 //! | sessions at servers, and doubt about them | `core::upstream_session`; `upstream/streamable_http/doubt` asks |
 //! | processes of a program | `core::process_pool`, `upstream/process_pool` |
-//! | tasks | `tasks/actor`, `relay/task`, `relay/hosted_task`, `tools/tasks` |
+//! | tasks | `tasks/actor`, `relay/task`, `tools/tasks`; before older servers `relay/hosted_task` |
 //! | how a session or a task is found, activated and ended | `session/registry`, `session/actor`, `tasks`, `tasks/actor`, in the loop of `bowline_actor`; `actors` has what both share |
 //!
 //! The codecs in [`revision`] know the revisions of the protocol; they are used where messages enter (`downstream`) and leave (`upstream`). Between

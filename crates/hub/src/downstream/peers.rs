@@ -45,7 +45,7 @@ pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&RpcMessage>) 
         return Ok(Some(node).filter(|node| node != neighbours.name() && !neighbours.is_dead(node)));
     }
     if request.is_some_and(|request| task::is_about_a_task(&request.method))
-        && let Some(log) = tasks::hosted_log(&params.text("taskId").unwrap_or_default())
+        && let Some(log) = tasks::names::hosted_log(&params.text("taskId").unwrap_or_default())
     {
         return neighbours.elsewhere(&log).await;
     }

@@ -24,7 +24,8 @@ use crate::registry::stored::{DesiredServers, StoredChanges};
 use crate::registry::{ForcedReconnects, Memory, Users};
 use crate::session::HubSession;
 use crate::session::registry::HubSessions;
-use crate::tasks::{HubTasks, TaskNames};
+use crate::tasks::HubTasks;
+use crate::tasks::names::TaskNames;
 
 pub use self::servers::RemoveError;
 

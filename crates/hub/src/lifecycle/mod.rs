@@ -28,7 +28,8 @@ use crate::seal::Seal;
 use crate::session::actor::wants;
 use crate::session::registry::{HubSessions, SessionChange};
 use crate::session::{HubSession, OWN_STREAM, Route};
-use crate::tasks::{HubTasks, Orphans, TaskNames};
+use crate::tasks::names::TaskNames;
+use crate::tasks::{HubTasks, Orphans};
 use crate::upstream::http;
 
 /// Events of backends that may wait to be announced.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bowline_env::clock;
 use bowline_protocol::LogId;
+use bowline_store::StoreError;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,7 @@ use crate::message;
 use crate::relay::task;
 use crate::relay::{ClientContext, call};
 use crate::tasks::open_questions::OpenQuestions;
-use crate::tasks::{HubTaskRecord, TaskCall, TaskStatus};
+use crate::tasks::{HubTaskRecord, TaskCall, TaskStatus, is_ours};
 
 /// How often a client should ask. Asking costs one read of the store.
 const POLL_INTERVAL_MS: u64 = 500;
@@ -68,15 +69,12 @@ async fn start(hub: &Arc<Hub>, client: &ClientContext, backend: &Backend, params
         Err(error) => return CallReply::new(Err(message::error(message::INTERNAL_ERROR, &error.to_string()))),
     };
     let created = envelope(hub, client, backend, &task.id, &task.record).and("status", TaskStatus::Working.word());
-    let (cancel, questions) = (CancellationToken::new(), task.questions());
-    let token = cancel.clone();
-    let (acting, client, backend, mut params) = (hub.clone(), client.clone(), backend.clone(), params.clone());
+    let (cancel, mut params) = (CancellationToken::new(), params.clone());
     // Of the tasks of older revisions this is none.
     params.remove("task");
-    let call =
-        tokio::spawn(
-            async move { token.run_until_cancelled(converse(acting, client, backend, params, questions)).await },
-        );
+    let conversing = converse(hub.clone(), client.clone(), backend.clone(), params, task.questions());
+    let token = cancel.clone();
+    let call = tokio::spawn(async move { token.run_until_cancelled(conversing).await });
     let (_, upstream) = mpsc::channel(1);
     task.start(TaskCall { call, upstream, cancel }).await;
     done(created.and("resultType", "task").to_raw())
@@ -115,7 +113,7 @@ async fn converse(
     }
 }
 
-/// Answers a request about such a task.
+/// Answers a request about such a task; `None` if the hub has none that its server knows by this name.
 pub async fn answer(
     hub: &Arc<Hub>,
     client: &ClientContext,
@@ -123,13 +121,16 @@ pub async fn answer(
     own: &str,
     method: &str,
     params: &Fields,
-) -> CallReply {
+) -> Option<CallReply> {
+    if !is_ours(own) {
+        return None;
+    }
     let (id, record) = match hub.tasks.find(own, &client.principal).await {
-        Ok(Some(found)) => found,
-        Ok(None) => return task::unknown(&params.text("taskId").unwrap_or_default()),
-        Err(error) => return CallReply::new(Err(message::error(message::INTERNAL_ERROR, &error.to_string()))),
+        // A server can give a task of its own the name of another one.
+        Ok(found) => found.filter(|(_, record)| record.server == backend.name())?,
+        Err(error) => return Some(CallReply::new(Err(message::error(message::INTERNAL_ERROR, &error.to_string())))),
     };
-    match method {
+    Some(match method {
         "tasks/get" => match detailed(hub, client, backend, &id, &record).await {
             Ok(shown) => done(shown),
             Err(error) => CallReply::new(Err(message::error(message::INTERNAL_ERROR, &error.to_string()))),
@@ -145,7 +146,7 @@ pub async fn answer(
             hub.tasks.cancel(&id).await;
             done(empty())
         }
-    }
+    })
 }
 
 async fn detailed(
@@ -154,7 +155,7 @@ async fn detailed(
     backend: &Backend,
     id: &LogId,
     record: &HubTaskRecord,
-) -> Result<Raw, bowline_store::StoreError> {
+) -> Result<Raw, StoreError> {
     let shown = envelope(hub, client, backend, id, record);
     let shown = match record.status {
         TaskStatus::Working => match hub.tasks.questions(id).map(|questions| questions.shown()) {
@@ -175,12 +176,14 @@ async fn detailed(
     Ok(shown.to_raw())
 }
 
-/// What every message about a task says of it.
+/// What every message about a task says of it. How long it is kept, from its beginning on, is known when it has ended.
 fn envelope(hub: &Hub, client: &ClientContext, backend: &Backend, id: &LogId, record: &HubTaskRecord) -> Fields {
+    let lasted = record.ended_ms.map(|ended| ended.saturating_sub(record.created_ms));
+    let ttl_ms = lasted.map(|lasted| lasted + hub.options.task_result_ttl.as_millis() as u64);
     Fields::default()
         .and("taskId", &hub.task_names.name(&client.principal, backend.name(), id.as_str()))
         .and("createdAt", &clock::rfc3339(record.created_ms))
         .and("lastUpdatedAt", &clock::rfc3339(record.ended_ms.unwrap_or(record.created_ms)))
-        .and("ttlMs", &(hub.options.task_result_ttl.as_millis() as u64))
+        .and("ttlMs", &ttl_ms)
         .and("pollIntervalMs", &POLL_INTERVAL_MS)
 }

@@ -275,7 +275,10 @@ async fn divided(
         }
     }
     for task in tasks {
-        if let Some((backend, _)) = task::whose(hub, client, &task).await {
+        // Those that the hub runs itself are asked for, not told of.
+        if let Some((backend, _)) = task::whose(hub, client, &task).await
+            && backend.offers(Exchange::Stateless)
+        {
             parts.entry(backend.name().to_owned()).or_insert_with(|| part(&backend)).tasks.push(task);
         }
     }

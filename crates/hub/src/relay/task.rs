@@ -24,7 +24,7 @@ use crate::relay::peers::{self, SessionNotice};
 use crate::relay::subscriptions::ACKNOWLEDGED;
 use crate::relay::{self, ClientContext, call, hosted_task};
 use crate::session::{GONE, HubSession, OWN_STREAM, elicitation};
-use crate::tasks::{HubTaskRecord, TaskCall, TaskListener, UpstreamTask, is_ours};
+use crate::tasks::{HubTaskRecord, TaskCall, TaskListener, UpstreamTask};
 
 const SAID_MAX: usize = 64;
 
@@ -160,8 +160,12 @@ pub async fn answer(
     let found = whose(hub, client, &id).await;
     let found = found.filter(|(backend, _)| only.is_none_or(|only| only.key == backend.key));
     let Some((backend, own)) = found else { return unknown(&id) };
-    if is_ours(own) && !backend.offers(Exchange::Stateless) {
-        return hosted_task::answer(hub, client, &backend, own, &request.method, params).await;
+    if let Some(reply) = hosted_task::answer(hub, client, &backend, own, &request.method, params).await {
+        return reply;
+    }
+    // One that was not reached yet may have it.
+    if backend.snapshot().facts.is_some_and(|facts| !facts.offers(Exchange::Stateless)) {
+        return unknown(&id);
     }
     let mut params = params.clone();
     params.put("taskId", own);

@@ -17,6 +17,7 @@ mod endings;
 mod exposed;
 mod faces;
 mod headers;
+mod hosted;
 mod life;
 #[path = "../../../store/tests/it/limit.rs"]
 mod limit;

@@ -40,8 +40,12 @@ const annotated = {
   unsound: { region: { type: 'number', 'x-mcp-header': 'Region' } },
 };
 
+// What it says of tools that take long, in the revisions that have a word for it.
+const long = (name) => ['optional', 'required'].find((support) => options[support]?.split(',').includes(name));
+
 const describe = (name) => ({
   name,
+  ...(long(name) && { execution: { taskSupport: long(name) } }),
   description: `the tool ${name}`,
   inputSchema: { type: 'object', ...(annotated[name] && { properties: annotated[name] }) },
   annotations: { readOnlyHint: name === 'echo' || 'readonly' in options, 'x-vendor': 1.5, ...('exact' in options && { big: '@big@' }) },
