@@ -3,6 +3,7 @@
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bowline_env::{clock, timer};
@@ -166,16 +167,20 @@ async fn next_event<E, R: Send + 'static>(process: Option<&mut Process<E, R>>) -
                     return RunEvent::Emissions(emitted);
                 }
             }
-            returned = returned(&mut process.task) => process.handle_returned(returned),
+            returned = &mut process.task => process.handle_returned(returned),
         }
     }
 }
 
-/// Waits for the end of a process; for ever if it has none.
-async fn returned<R>(task: &mut Option<JoinHandle<R>>) -> Result<R, JoinError> {
-    match task {
-        Some(task) => task.await,
-        None => std::future::pending().await,
+/// The task of a process: it ends with that, or never if there is none. As a type it takes no more room than a handle in what an
+/// idle actor waits in.
+struct Task<R>(Option<JoinHandle<R>>);
+
+impl<R> Future for Task<R> {
+    type Output = Result<R, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().map_or(Poll::Pending, |task| Pin::new(task).poll(context))
     }
 }
 
@@ -183,8 +188,7 @@ async fn returned<R>(task: &mut Option<JoinHandle<R>>) -> Result<R, JoinError> {
 pub struct Process<E, R> {
     pub cancel: CancellationToken,
     emissions: mpsc::Receiver<E>,
-    /// None if it has no end of its own.
-    task: Option<JoinHandle<R>>,
+    task: Task<R>,
     /// How it ended, once it has; heard after everything that it emitted.
     ending: Option<R>,
     /// What its ending is if it did not return.
@@ -213,12 +217,12 @@ impl<E, R: Send + 'static> Process<E, R> {
         task: JoinHandle<R>,
         died: fn(&JoinError) -> R,
     ) -> Process<E, R> {
-        Process { cancel, emissions, task: Some(task), ending: None, died: Some(died), stuck: None }
+        Process { cancel, emissions, task: Task(Some(task)), ending: None, died: Some(died), stuck: None }
     }
 
     /// Others that speak to the actor for as long as it is awake.
     pub fn without_end(emissions: mpsc::Receiver<E>) -> Process<E, R> {
-        Process { cancel: CancellationToken::new(), emissions, task: None, ending: None, died: None, stuck: None }
+        Process { cancel: CancellationToken::new(), emissions, task: Task(None), ending: None, died: None, stuck: None }
     }
 
     fn handle_returned(&mut self, returned: Result<R, JoinError>) {
@@ -248,7 +252,7 @@ impl<E, R: Send + 'static> Process<E, R> {
     /// Aborts the process: what it emitted is not heard, and this is its ending.
     pub fn give_up(&mut self, ending: R) {
         self.cancel.cancel();
-        if let Some(task) = &self.task {
+        if let Some(task) = &self.task.0 {
             task.abort();
         }
         self.emissions.close();
@@ -277,7 +281,7 @@ impl<E, R: Send + 'static> Process<E, R> {
     pub fn stop(self) {
         self.cancel.cancel();
         drop(self.emissions);
-        let Some(task) = self.task.filter(|task| !task.is_finished()) else { return };
+        let Some(task) = self.task.0.filter(|task| !task.is_finished()) else { return };
         tokio::spawn(async move {
             let abort = task.abort_handle();
             if tokio::time::timeout(STOP_GRACE, task).await.is_err() {
@@ -289,7 +293,7 @@ impl<E, R: Send + 'static> Process<E, R> {
 
 impl<E, R> fmt::Debug for Process<E, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_finished = self.task.as_ref().is_some_and(JoinHandle::is_finished);
+        let is_finished = self.task.0.as_ref().is_some_and(JoinHandle::is_finished);
         write!(f, "Process({}running)", if is_finished { "not " } else { "" })
     }
 }
