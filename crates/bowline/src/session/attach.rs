@@ -194,7 +194,8 @@ impl SessionActor {
             (None, true) if mutant("observers-begin-at-the-end") => Resume::CaughtUp,
             (None, true) => Resume::from_the_start(&extent),
             (None, false) => {
-                Resume::decide(&extent, &self.mark.clone().unwrap_or_else(|| self.before_everything(&extent)))
+                let mark = self.mark.clone().unwrap_or_else(|| self.before_everything(&extent));
+                Resume::behind_mark(&extent, &mark)
             }
         };
         if !claimant.approach.observe {
@@ -214,13 +215,22 @@ impl SessionActor {
         })
     }
 
-    /// A mark from another incarnation of the log has served its purpose once the verdict is known.
+    /// A mark from another incarnation of the log stands for what that had in common with this one. It moves no further:
+    /// what nobody has acknowledged is owed to the next holder that comes without a cursor.
     fn adopt_epoch(&mut self, extent: &Extent) {
-        match &self.mark {
-            None => self.mark = Some(self.before_everything(extent)),
-            Some(mark) if mark.epoch.as_ref() == Some(&extent.epoch) => {}
-            Some(_) => self.mark = Some(Cursor { epoch: Some(extent.epoch.clone()), seq: extent.epoch_first.prev() }),
-        }
+        let mark = match &self.mark {
+            None => self.before_everything(extent),
+            Some(mark) if mark.epoch.as_ref() == Some(&extent.epoch) => mark.clone(),
+            Some(mark) => {
+                let acked = if mutant("forget-what-was-not-acked") { extent.epoch_first.prev() } else { mark.seq };
+                let common = acked.min(extent.epoch_first.prev());
+                // Stored before another change of epoch makes it mean something else.
+                self.mark_dirty = true;
+                self.note_record();
+                Cursor { epoch: Some(extent.epoch.clone()), seq: common }
+            }
+        };
+        self.mark = Some(mark);
         let acked = self.mark.as_ref().map_or(0, |mark| mark.seq.get());
         self.presence.acked.store(acked, Ordering::Relaxed);
     }
