@@ -66,6 +66,7 @@ pub const FLAWS: &[PlantedFlaw] = &[
         "believe-what-was-read-before-the-lease",
         "a session is activated with a record that was read before its lease",
     ),
+    flaw("grant-without-a-lease", "a node grants a session without looking whether it still has it"),
     flaw("forget-what-was-not-acked", "what was not acked is forgotten when the log begins a new epoch"),
     flaw("leave-the-dead-their-leases", "the leases of a dead node are not taken"),
     flaw("take-the-leases-of-the-living", "a node takes leases that others hold"),
