@@ -73,6 +73,20 @@ impl Resume {
         }
     }
 
+    /// Compares the mark of what was acknowledged with what the log holds, for a holder that comes without a cursor.
+    ///
+    /// A mark of another epoch is none that a client has: behind it lies what nobody has acknowledged, and that is read,
+    /// also from before the epoch that the log is in now.
+    pub fn behind_mark(extent: &Extent, mark: &Cursor) -> Resume {
+        match Resume::decide(extent, mark) {
+            Resume::OtherEpoch { first, lost } => {
+                let owed = mark.seq.next().min(first);
+                Resume::OtherEpoch { first: owed.max(extent.first), lost: lost + owed.until(extent.first) }
+            }
+            decided => decided,
+        }
+    }
+
     /// Compares a cursor with one turn or task, which may be a part of its log only.
     ///
     /// A new epoch says that numbers may have been given out twice, not that what is retained from before is wrong. So
@@ -182,6 +196,23 @@ mod tests {
             first: seq(first),
             next: seq(next),
         }
+    }
+
+    #[test]
+    fn what_nobody_has_acked_is_owed_though_the_log_has_begun_a_new_epoch() {
+        // The log is retained from 3 on, and 8 was the first event of the new epoch.
+        let extent = extent(8, 3, 12);
+        let behind = |mark: &str| Resume::behind_mark(&extent, &Cursor::parse(mark).unwrap());
+        assert_eq!(behind("old-4"), Resume::OtherEpoch { first: seq(5), lost: 0 });
+        assert_eq!(behind("old-7"), Resume::OtherEpoch { first: seq(8), lost: 0 });
+        assert_eq!(
+            behind("old-9"),
+            Resume::OtherEpoch { first: seq(8), lost: 2 },
+            "8 and 9 were acked, and are others now"
+        );
+        assert_eq!(behind("old-1"), Resume::OtherEpoch { first: seq(3), lost: 1 }, "2 is gone");
+        assert_eq!(behind("now-5"), Resume::Replay { from: seq(6), to: seq(11) });
+        assert_eq!(decide(&extent, "old-4"), Resume::OtherEpoch { first: seq(8), lost: 0 }, "a client's cursor");
     }
 
     fn decide(extent: &Extent, cursor: &str) -> Resume {

@@ -229,6 +229,8 @@ impl<P: Projection> Watch<P> {
         self.silent_until = Seq::ZERO;
         self.seen += outputs.len() as u64;
         outputs.into_iter().for_each(|output| self.give(output));
+        // They may be those of the terminal event.
+        self.end_if_over();
     }
 
     /// Events were trimmed before they were read. What the reader has already is not missed.
@@ -271,7 +273,7 @@ impl<P: Projection> Watch<P> {
         if first > self.next && self.next < self.silent_until {
             self.give_up_on_beginning();
         }
-        if first > self.next {
+        if first > self.next && self.stage != WatchStage::Over {
             self.overtaken(first, index);
         }
         self.settle();
@@ -295,12 +297,17 @@ impl<P: Projection> Watch<P> {
             if !self.handle_event(event) {
                 break;
             }
-            if self.projection.is_over() {
-                self.flush();
-                self.stage = WatchStage::Over;
-            }
+            self.end_if_over();
         }
         self.settle();
+    }
+
+    /// Nothing follows the terminal event.
+    fn end_if_over(&mut self) {
+        if self.projection.is_over() {
+            self.flush();
+            self.stage = WatchStage::Over;
+        }
     }
 
     /// False if the projection has to begin again before this event can be projected.

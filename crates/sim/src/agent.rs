@@ -54,7 +54,9 @@ impl Agent for SimAgent {
             let reply = run.emit.confirm(Confirm::custom(tag, json!({ "tag": tag }))).await?;
             return Ok(replied(tag, &reply));
         }
-        let said = run.logged.iter().filter(|event| event.event == names::PARTIAL_ANSWER).count() as u64;
+        // The last piece says how many there were; the first ones may have been let go.
+        let said = run.logged.iter().rev().find(|event| event.event == names::PARTIAL_ANSWER);
+        let said = said.and_then(|event| event.content.as_str()?.trim().rsplit(':').next()?.parse().ok()).unwrap_or(0);
         for n in said + 1..=count {
             run.emit.partial_answer(piece(tag, n)).await?;
             run.pause(Duration::from_millis(pause_ms)).await?;

@@ -59,6 +59,7 @@ pub const FLAWS: &[PlantedFlaw] = &[
     flaw("lua-repeats-a-commit", "the script does a commit again whose answer was lost"),
     flaw("lua-forgets-the-fence", "the script takes commits under an old fence"),
     flaw("lua-keeps-the-epoch", "the script goes on in the same epoch after Redis has lost its end"),
+    flaw("lua-builds-on-what-is-lost", "the script takes commits that build on one which Redis has lost"),
     flaw("take-a-doubt-for-a-no", "a commit in doubt counts as one that was not done"),
     flaw("keep-a-lease-in-doubt", "a writer goes on under a lease in doubt"),
     flaw("keep-a-stale-lease", "a writer goes on under a lease that another has"),
@@ -66,6 +67,8 @@ pub const FLAWS: &[PlantedFlaw] = &[
         "believe-what-was-read-before-the-lease",
         "a session is activated with a record that was read before its lease",
     ),
+    flaw("grant-without-a-lease", "a node grants a session without looking whether it still has it"),
+    flaw("forget-what-was-not-acked", "what was not acked is forgotten when the log begins a new epoch"),
     flaw("leave-the-dead-their-leases", "the leases of a dead node are not taken"),
     flaw("take-the-leases-of-the-living", "a node takes leases that others hold"),
 ];

@@ -36,6 +36,8 @@ struct Facts {
     losses: Vec<AllowedLoss>,
     /// When sessions were made.
     made: BTreeMap<String, u64>,
+    /// Sessions that were rebuilt from a state. What was before is elsewhere.
+    rebuilt: BTreeSet<String>,
 }
 
 /// What was first seen in this time may be gone: so much the settings leave to chance.
@@ -113,6 +115,7 @@ impl Oracle {
             sent: Vec::new(),
             losses: Vec::new(),
             made: BTreeMap::new(),
+            rebuilt: BTreeSet::new(),
         })))
     }
 
@@ -165,6 +168,15 @@ impl Oracle {
     pub fn may_be_gone(&self, session: &str) -> bool {
         let facts = self.facts();
         facts.made.get(session).is_some_and(|made| facts.may_be_lost(*made))
+    }
+
+    pub fn rebuilt(&self, session: &str) {
+        self.facts().rebuilt.insert(session.to_owned());
+    }
+
+    /// Whether this greeting is of a session that was rebuilt.
+    fn was_rebuilt(&self, greeting: &Value) -> bool {
+        greeting["session_id"].as_str().is_some_and(|id| self.facts().rebuilt.contains(id))
     }
 
     /// A client was told that this session or task is its own.
@@ -252,7 +264,7 @@ impl Oracle {
         let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for log in logs {
             let name = log.last().map_or("", |(epoch, _)| epoch);
-            wrong.extend(facts.judge_log(name, &facts.merged(log), &facts.losses_of_redis(log), &mut keys));
+            wrong.extend(facts.judge_log(name, &facts.merged(log), &mut keys));
         }
         for (key, places) in keys {
             if places.len() > 1 {
@@ -303,28 +315,16 @@ impl Facts {
         merged
     }
 
-    /// Where a log goes on in another epoch because Redis has lost its end. A node goes on there from its memory, and a disk's does not.
-    fn losses_of_redis(&self, log: &[(String, u64)]) -> BTreeSet<u64> {
-        if self.losses.is_empty() || self.promises.tells_losses_at_once {
-            return BTreeSet::new();
-        }
-        log.iter().rev().skip(1).map(|(_, last)| last + 1).collect()
-    }
-
     /// Numbers without holes, and runs that end once.
     fn judge_log(
         &self,
         name: &str,
         events: &BTreeMap<u64, Seen>,
-        losses: &BTreeSet<u64>,
         keys: &mut BTreeMap<String, Vec<String>>,
     ) -> Vec<String> {
         let (mut wrong, mut open, mut before) = (Vec::new(), None, None);
         let keeps_all = self.promises.keeps_all;
-        // Redis has lost the end of the log, and a node went on: how a run ended or began may be among what is gone.
-        let mut is_unsure = false;
         for (seq, seen) in events {
-            is_unsure |= losses.contains(seq);
             if keeps_all && before.is_some_and(|before: u64| before + 1 != *seq) {
                 wrong.push(format!("{name}: no client was shown what is between {before:?} and {seq}"));
             }
@@ -333,21 +333,17 @@ impl Facts {
                 keys.entry(key.clone()).or_default().push(format!("{name}-{seq}"));
             }
             if seen.name == names::USER_MESSAGE {
-                let is_known = !std::mem::take(&mut is_unsure);
                 if let Some(started) = open.replace(*seq)
                     && keeps_all
-                    && is_known
                 {
                     wrong.push(format!("{name}: a run began at {seq}, and the one from {started} had not ended"));
                 }
             } else if names::TERMINAL.contains(&seen.name.as_str()) {
-                let is_known = !std::mem::take(&mut is_unsure);
-                if open.take().is_none() && keeps_all && is_known {
+                if open.take().is_none() && keeps_all {
                     wrong.push(format!("{name}-{seq}: a second end of one run ({})", seen.name));
                 }
             }
         }
-        let open = open.filter(|_| !is_unsure);
         wrong.extend(open.map(|started| format!("{name}: the run from {started} never ended")));
         wrong
     }

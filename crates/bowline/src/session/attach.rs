@@ -183,18 +183,22 @@ impl SessionActor {
         {
             self.supersede(restored).await?;
         }
+        if !claimant.approach.observe {
+            self.mark_held().await?;
+        }
         let extent = self.shared.logs.store.extent(&self.log).await.map_err(|error| refusals::of_store(&error))?;
         let extent = as_restored(extent, claimant.approach.restored.as_deref());
         let mut resume_token = None;
-        if !claimant.approach.observe {
-            resume_token = self.mark_held(claimant).await?;
+        if !claimant.approach.observe && self.shared.config.session.ownership == Ownership::Token {
+            resume_token = Some(self.rotate_token(claimant).await?);
         }
         let resume = match (&claimant.approach.cursor, claimant.approach.observe) {
             (Some(cursor), _) => Resume::decide(&extent, cursor),
             (None, true) if mutant("observers-begin-at-the-end") => Resume::CaughtUp,
             (None, true) => Resume::from_the_start(&extent),
             (None, false) => {
-                Resume::decide(&extent, &self.mark.clone().unwrap_or_else(|| self.before_everything(&extent)))
+                let mark = self.mark.clone().unwrap_or_else(|| self.before_everything(&extent));
+                Resume::behind_mark(&extent, &mark)
             }
         };
         if !claimant.approach.observe {
@@ -214,13 +218,22 @@ impl SessionActor {
         })
     }
 
-    /// A mark from another incarnation of the log has served its purpose once the verdict is known.
+    /// A mark from another incarnation of the log stands for what that had in common with this one. It moves no further:
+    /// what nobody has acknowledged is owed to the next holder that comes without a cursor.
     fn adopt_epoch(&mut self, extent: &Extent) {
-        match &self.mark {
-            None => self.mark = Some(self.before_everything(extent)),
-            Some(mark) if mark.epoch.as_ref() == Some(&extent.epoch) => {}
-            Some(_) => self.mark = Some(Cursor { epoch: Some(extent.epoch.clone()), seq: extent.epoch_first.prev() }),
-        }
+        let mark = match &self.mark {
+            None => self.before_everything(extent),
+            Some(mark) if mark.epoch.as_ref() == Some(&extent.epoch) => mark.clone(),
+            Some(mark) => {
+                let acked = if mutant("forget-what-was-not-acked") { extent.epoch_first.prev() } else { mark.seq };
+                let common = acked.min(extent.epoch_first.prev());
+                // Stored before another change of epoch makes it mean something else.
+                self.mark_dirty = true;
+                self.note_record();
+                Cursor { epoch: Some(extent.epoch.clone()), seq: common }
+            }
+        };
+        self.mark = Some(mark);
         let acked = self.mark.as_ref().map_or(0, |mark| mark.seq.get());
         self.presence.acked.store(acked, Ordering::Relaxed);
     }
@@ -233,14 +246,8 @@ impl SessionActor {
         Cursor { epoch: Some(extent.epoch.clone()), seq: began.prev() }
     }
 
-    /// Writes down that the session is held; with resume tokens, also the new one, before a client is given it.
-    async fn mark_held(&mut self, claimant: &Attacher) -> Result<Option<String>, Refusal> {
-        self.record.held = true;
-        if self.shared.config.session.ownership != Ownership::Token {
-            self.record.touched_ms = self.shared.logs.clock.now_ms();
-            self.note_record();
-            return Ok(None);
-        }
+    /// Writes down the new resume token before a client is given it, and with it that the session is held.
+    async fn rotate_token(&mut self, claimant: &Attacher) -> Result<String, Refusal> {
         let token = entropy::secret();
         let (hash, shown) = (Presented::hash(&token).0, claimant.approach.proof.as_ref().map(|shown| shown.0.as_str()));
         let mut change = self.change();
@@ -249,7 +256,33 @@ impl SessionActor {
             None => ResumeToken::first(hash),
         });
         self.commit(change).await?;
-        Ok(Some(token))
+        Ok(token)
+    }
+
+    /// Writes down that the session is held. Whoever is told so must hold it: where nodes share the store, another one may
+    /// have had the session since this one stood still, and only a commit tells. It also tells what Redis has lost, before
+    /// the claimant is told where it is.
+    async fn mark_held(&mut self) -> Result<(), Refusal> {
+        self.record.held = true;
+        if self.shared.config.session.ownership == Ownership::Token {
+            // That follows with the new token.
+            return Ok(());
+        }
+        self.record.touched_ms = self.shared.logs.clock.now_ms();
+        if !self.shared.logs.placement.is_shared() || mutant("grant-without-a-lease") {
+            self.note_record();
+            return Ok(());
+        }
+        let change = self.change();
+        match self.commit(change).await {
+            Err(refusal) if !self.writer.is_leased() => Err(refusal),
+            // A store that is full keeps nobody out.
+            Err(_) => {
+                self.note_record();
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
     }
 
     fn greeting(&self, claimant: &Attacher, extent: &Extent, resume: Resume, resume_token: Option<String>) -> Control {

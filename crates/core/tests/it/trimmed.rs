@@ -14,7 +14,7 @@ use crate::support::log::{Log, event};
 use crate::support::parser::Parser;
 use crate::support::readers::{MESSAGE_ID, shown, uncut};
 use crate::support::story::story;
-use crate::support::written::{Written, number, write};
+use crate::support::written::{Written, number, write, write_plainly};
 
 /// How the readers of these tests come.
 trait Watched {
@@ -194,6 +194,27 @@ fn an_index_is_bounded_and_what_it_no_longer_knows_is_a_gap() {
     assert_eq!(told["type"], "data-gap");
     let first = told["data"]["first_retained"].as_u64().unwrap() as usize - 1;
     assert_eq!(shown(&numbered(&rest)), shown(&since(&numbered(&whole), first)));
+}
+
+#[test]
+fn a_stream_whose_beginning_goes_while_its_end_is_looked_at_ends() {
+    let mut log = Log::default();
+    log.push(&event(names::USER_MESSAGE, "hi"));
+    (1..=5).for_each(|n| log.push(&event(names::PARTIAL_ANSWER, format!("tok{n} "))));
+    log.push(&event(names::FINAL_ANSWER, "tok1 tok2 tok3 tok4 tok5 "));
+    let (written, now) = (write_plainly(&log), log.events.len());
+    let extent = Extent { epoch: Log::epoch(), epoch_first: number(0), first: number(0), next: number(now) };
+    let start = after(ChunkPosition { seq: number(3), part: None });
+    let mut watch: Watch<Projector> = Watch::new(MESSAGE_ID, number(0), &extent, start, false, written.indexes.last());
+    // It comes in the middle. Whether it lacks text, the answer makes it ask, and only the beginning can tell.
+    let (from, _) = watch.poll_read().unwrap();
+    watch.handle_events(&written.events[from.get() as usize - 1..]);
+    assert_eq!(watch.poll_read().unwrap().0, number(0), "it reads the beginning");
+    watch.handle_gap(number(4), written.indexes.last());
+    let Some(Output::Outputs(chunks)) = watch.poll_output() else { panic!("what follows its place was not given") };
+    assert!(chunks.last().is_some_and(|chunk| chunk.json.starts_with(br#"{"type":"finish""#)));
+    assert!(matches!(watch.poll_output(), Some(Output::Over)), "it waits for what never comes");
+    assert!(watch.poll_read().is_none());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A client that holds a session: it sends messages until each has its answer, and comes back in every way there is.
 
+mod judges;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -9,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::job::Job;
 use super::{Clients, SharedSession, back_off, superseded_by};
-use crate::agent::answer;
 use crate::dice::Dice;
 use crate::oracle::{Reader, Return};
 use crate::wire::{Lost, SimCaller, Wire};
@@ -44,6 +45,8 @@ pub struct HoldingClient {
     is_rude: bool,
     /// A run ended whose beginning it has not seen: perhaps its own.
     asks_again: bool,
+    /// The log has lost something, so all that is left of it has to be read.
+    reads_again: bool,
 }
 
 /// What becomes of the connection.
@@ -78,6 +81,7 @@ impl HoldingClient {
             done: Vec::new(),
             is_rude: false,
             asks_again: false,
+            reads_again: false,
         }
     }
 
@@ -102,7 +106,10 @@ impl HoldingClient {
     async fn once(&mut self) -> Result<(), Lost> {
         let mut wire = self.caller.connect().await?;
         self.states_asked.clear();
-        if !Box::pin(self.attach(&mut wire)).await? {
+        if self.reads_again {
+            return Box::pin(self.read_again(&mut wire)).await;
+        }
+        if !Box::pin(self.attach(&mut wire)).await? || self.reads_again {
             return Ok(());
         }
         self.is_rude = self.dice.percent(30);
@@ -151,6 +158,41 @@ impl HoldingClient {
             }
         }
         Ok(())
+    }
+
+    /// Reads everything that is left, as one who only looks on: to such a one the server sends it, of whichever epoch.
+    async fn read_again(&mut self, wire: &mut Wire) -> Result<(), Lost> {
+        let seen = self.clients.oracle.seen();
+        let content = json!({ "mode": "observe" });
+        wire.send(&json!({ "event": names::RECONNECT, "session_id": self.session.id(), "content": content })).await?;
+        loop {
+            let frame = wire.next().await?;
+            let name = frame["event"].as_str().unwrap_or_default();
+            if frame["seq"].is_u64() {
+                self.reader.event(&self.clients.oracle, &frame);
+                self.handle_event(name, &frame);
+                continue;
+            }
+            match name {
+                names::SESSION_CREATED => {
+                    self.reader.greeted(&self.clients.oracle, &frame, &Return::Everything, &seen);
+                    (self.running, self.question, self.is_accepted) = (None, None, false);
+                    self.said.clear();
+                }
+                names::NOTICE => {
+                    self.reader.notice(&self.clients.oracle, &frame);
+                    if frame["metadata"]["action"] == "replay" {
+                        self.reads_again = false;
+                        return Ok(());
+                    }
+                }
+                names::HEARTBEAT => {}
+                _ => {
+                    self.refused(&frame);
+                    return Ok(());
+                }
+            }
+        }
     }
 
     async fn send_message(&mut self, wire: &mut Wire, job: &Job) -> Result<(), Lost> {
@@ -208,8 +250,8 @@ impl HoldingClient {
                     }
                     self.session.set_id(&id);
                     let how = match how {
-                        // Another device may have acknowledged more while this one waited.
-                        Return::Acked(_) => Return::Acked(self.session.acked()),
+                        // Another device may have acknowledged more while this one waited, or have lost the session since.
+                        Return::Acked(asked) => Return::Acked(self.session.acked().max(asked)),
                         how => how,
                     };
                     let is_elsewhere = self.attached.replace(id.clone()).is_some_and(|before| before != id);
@@ -218,6 +260,8 @@ impl HoldingClient {
                         // What was accepted may be lost; sent again, it is accepted once.
                         self.is_accepted = false;
                     }
+                    // What it knows of the log may be lost: its question may be open again, or it may never have seen one.
+                    self.reads_again |= ["other_epoch", "ahead_of_log"].contains(&verdict);
                     let was = self.reader.at.clone();
                     self.reader.greeted(&self.clients.oracle, &answer, &how, &seen);
                     if self.reader.at != was {
@@ -269,13 +313,6 @@ impl HoldingClient {
         (json!({ "event": names::RECONNECT, "session_id": id, "content": content }), how)
     }
 
-    fn judge_restore(&self, answer: &Value) {
-        let facts = &answer["metadata"];
-        if facts["source"] != "live" && !self.clients.oracle.has_losses() {
-            self.clients.oracle.violate(self.who(), format_args!("its living session was rebuilt: {facts}"));
-        }
-    }
-
     /// Learns from a refusal. False: come back later.
     fn refused(&mut self, answer: &Value) -> bool {
         let code = answer["metadata"]["error_code"].as_str().unwrap_or_default();
@@ -298,7 +335,8 @@ impl HoldingClient {
     fn is_gone(&mut self, named: Option<&str>) -> bool {
         let Some(id) = self.session.id() else { return true };
         if named.is_some_and(|named| named != id && self.clients.oracle.may_be_gone(named)) {
-            // Another device has made it anew meanwhile.
+            // Another device has made it anew meanwhile, or knows another name of it.
+            self.done.clear();
             return true;
         }
         if !self.clients.oracle.may_be_gone(&id) {
@@ -309,6 +347,9 @@ impl HoldingClient {
         self.reader.at = None;
         (self.running, self.question, self.state, self.is_accepted) = (None, None, None, false);
         self.said.clear();
+        // In a session that does not know them, copies of old messages are new ones.
+        self.done.clear();
+        self.reads_again = false;
         true
     }
 
@@ -422,51 +463,6 @@ impl HoldingClient {
         // With pauses between the messages, faults find each of them at work.
         let pause = if self.dice.percent(40) { self.dice.between(100, 2500) } else { 0 };
         self.rests_until = self.clients.trace.now_ms() + pause;
-    }
-
-    /// `was_asked` says that the run waited for a person when it ended.
-    fn judge_answer(&self, name: &str, frame: &Value, was_asked: bool) {
-        let Some(job) = self.jobs.first() else { return };
-        let expected = answer(&job.text);
-        // Where events are let go, pieces of the answer may be among them.
-        let is_whole = expected.starts_with(&self.said) || !self.clients.oracle.promises().keeps_all;
-        let fits = match name {
-            events::FINAL_ANSWER => frame["content"].as_str() == Some(&expected) && is_whole,
-            events::CANCELLED => self.session.is_cancelled(),
-            _ => {
-                let code = frame["metadata"]["error_code"].as_str().unwrap_or_default();
-                // A run that waits for a person needs no process, and so cannot lose it.
-                let may_be_lost = !was_asked || self.clients.oracle.has_losses();
-                code == "AGENT_LOST" && may_be_lost
-                    || ["AGENT_FAILED", "STORE_UNAVAILABLE", "SERVER_DRAINING"].contains(&code)
-            }
-        };
-        if !fits || !is_whole && !job.text.starts_with("ask") {
-            let said = &self.said;
-            self.clients.oracle.violate(self.who(), format_args!("{} was answered {frame} after {said:?}", job.text));
-        }
-    }
-
-    fn keep_state(&mut self, frame: &Value) {
-        let state = frame["metadata"]["signed_state"].clone();
-        let inner = &state["state"];
-        let number = |value: &Value| value.as_u64().unwrap_or(0);
-        let (seq, count) = (number(&inner["last_seq"]), number(&frame["metadata"]["message_count"]));
-        if let Some((epoch, seen)) = self.states_asked.pop_front()
-            && inner["epoch"] == *epoch
-            && seq < seen
-            && !self.clients.oracle.has_losses()
-        {
-            self.clients.oracle.violate(self.who(), format_args!("had seen {seen}, and its state holds {seq}"));
-        }
-        if let Some((known_seq, known_count, known)) = &self.state {
-            let is_same_log = known["state"]["epoch"] == inner["epoch"] && !self.clients.oracle.has_losses();
-            if is_same_log && (seq < *known_seq || count < *known_count) {
-                let what = format_args!("its state went back: {known_seq} and {known_count}, then {seq} and {count}");
-                self.clients.oracle.violate(self.who(), what);
-            }
-        }
-        self.state = Some((seq, count, state));
     }
 }
 

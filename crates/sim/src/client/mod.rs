@@ -73,8 +73,8 @@ pub struct SharedSession(Arc<SessionFacts>);
 #[derive(Debug)]
 struct SessionFacts {
     owner: String,
-    /// The newest id.
-    id: Mutex<Option<String>>,
+    /// Its names, the newest last. One that a restore gave it may be lost, and the session goes by the one before.
+    names: Mutex<Vec<String>>,
     /// Holders that are not done.
     working: AtomicUsize,
     /// Which holder makes it, or makes it anew.
@@ -89,10 +89,10 @@ struct SessionFacts {
 impl SharedSession {
     pub fn new(owner: &str, holders: usize) -> SharedSession {
         let working = AtomicUsize::new(holders);
-        let (owner, id, acked) = (owner.to_owned(), Mutex::default(), AtomicU64::default());
+        let (owner, names, acked) = (owner.to_owned(), Mutex::default(), AtomicU64::default());
         SharedSession(Arc::new(SessionFacts {
             owner,
-            id,
+            names,
             working,
             maker: Mutex::default(),
             was_made: AtomicBool::default(),
@@ -106,12 +106,14 @@ impl SharedSession {
     }
 
     pub fn id(&self) -> Option<String> {
-        lock(&self.0.id).clone()
+        lock(&self.0.names).last().cloned()
     }
 
     pub fn set_id(&self, id: &str) {
         self.0.was_made.store(true, Ordering::Relaxed);
-        *lock(&self.0.id) = Some(id.to_owned());
+        let mut names = lock(&self.0.names);
+        names.retain(|name| name != id);
+        names.push(id.to_owned());
     }
 
     /// A holder acknowledges this; whether that arrives is not known.
@@ -119,11 +121,11 @@ impl SharedSession {
         self.0.acked.fetch_max(seq, Ordering::Relaxed);
     }
 
-    /// The session is gone, and has to be made anew.
+    /// This name of the session is gone; without another one it has to be made anew.
     pub fn lose(&self, id: &str) {
-        let mut known = lock(&self.0.id);
-        if known.as_deref() == Some(id) {
-            *known = None;
+        let mut names = lock(&self.0.names);
+        names.retain(|name| name != id);
+        if names.is_empty() {
             *lock(&self.0.maker) = None;
             self.0.acked.store(0, Ordering::Relaxed);
         }

@@ -176,7 +176,9 @@ impl ObservingClient {
     fn handle_not_found(&mut self, session: Option<&str>, answer: &Value) {
         if session.is_none_or(|id| self.clients.oracle.may_be_gone(id)) {
             self.reader.at = None;
-            self.is_gone = true;
+            let is_newest = self.session.id().as_deref() == session;
+            session.filter(|_| is_newest).into_iter().for_each(|id| self.session.lose(id));
+            self.is_gone = self.session.id().is_none();
         } else {
             self.clients.oracle.violate(&self.who, format_args!("may not look: {answer}"));
         }

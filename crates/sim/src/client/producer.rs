@@ -119,9 +119,8 @@ impl Reading {
         let headers: Vec<(&str, String)> = self.cursor.iter().map(|cursor| ("last-event-id", cursor.clone())).collect();
         let path = format!("/api/chat/tasks/{id}/stream");
         let answer = caller.begin("GET", &path, &headers, None).await?;
-        if answer.status != 200 {
-            clients.trace.note(&caller.who, format_args!("GET {path} ← {}", answer.status));
-        }
+        let from = self.cursor.as_deref().unwrap_or("its start");
+        clients.trace.note(&caller.who, format_args!("GET {path} from {from} ← {}", answer.status));
         match answer.status {
             200 => {}
             503 | 429 => return Ok(false),

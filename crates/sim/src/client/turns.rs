@@ -20,6 +20,7 @@ pub async fn converse(clients: Clients, shared: SharedSession, who: String, mut 
     };
     clients.oracle.owns(shared.owner(), &session);
     shared.set_id(&session);
+    let mut may_come_late = false;
     for n in 0..dice.between(1, 4) {
         let (count, pause) = (dice.between(1, 30), [0, 5, 30][dice.below(3) as usize]);
         let text = format!("say {who}-{n} {count} {pause}");
@@ -33,13 +34,15 @@ pub async fn converse(clients: Clients, shared: SharedSession, who: String, mut 
             heard: String::new(),
             ends: Vec::new(),
             cancels: dice.percent(25),
-            was_cancelled: false,
+            was_cancelled: may_come_late,
+            is_cancel_open: false,
             is_stopped: false,
             has_gap: false,
         };
         while !matches!(Box::pin(turn.once(&caller, &mut dice)).await, Ok(true)) {
             back_off(&caller, &mut dice).await;
         }
+        may_come_late |= turn.is_cancel_open;
     }
 }
 
@@ -55,8 +58,11 @@ struct Turn<'a> {
     ends: Vec<String>,
     /// It means to cancel it, and has not.
     cancels: bool,
-    /// A cancel was sent.
+    /// A cancel was sent, for this turn or in doubt for one before.
     was_cancelled: bool,
+    /// A cancel was sent, and its answer did not say whether it was done. It is of the session and names no turn, so it may stop
+    /// one that is begun later.
+    is_cancel_open: bool,
     /// The server said that it was stopped.
     is_stopped: bool,
     has_gap: bool,
@@ -66,10 +72,10 @@ impl Turn<'_> {
     /// One request that streams; true when the turn is over.
     async fn once(&mut self, caller: &SimCaller, dice: &mut Dice) -> Result<bool, Lost> {
         if self.task.is_some() && self.cancels {
-            self.was_cancelled = true;
+            (self.was_cancelled, self.is_cancel_open) = (true, true);
             let path = format!("/api/chat/sessions/{}/cancel", self.session);
-            let (_, answer) = caller.request("POST", &path, &[], Some(&json!({}))).await?;
-            self.cancels = false;
+            let (status, answer) = caller.request("POST", &path, &[], Some(&json!({}))).await?;
+            (self.cancels, self.is_cancel_open) = (false, status >= 500);
             self.is_stopped |= answer["cancelled"] == true;
         }
         let answer = match (self.task.clone(), self.cursor.clone()) {
@@ -116,7 +122,15 @@ impl Turn<'_> {
             }
             let chunk: Value = serde_json::from_str(&data)?;
             match chunk["type"].as_str().unwrap_or_default() {
-                "text-delta" => self.heard.push_str(chunk["delta"].as_str().unwrap_or_default()),
+                "text-delta" => {
+                    let delta = chunk["delta"].as_str().unwrap_or_default();
+                    // Where events are let go, the whole answer is told without a place to one who may lack some of it.
+                    let is_whole = cursor.is_none() && !self.clients.oracle.promises().keeps_all;
+                    if is_whole && delta == crate::agent::answer(&self.text) {
+                        self.heard.clear();
+                    }
+                    self.heard.push_str(delta);
+                }
                 kind @ ("finish" | "abort" | "error") => self.ends.push(kind.to_owned()),
                 "data-gap" => {
                     if self.clients.oracle.has_no_gaps() {

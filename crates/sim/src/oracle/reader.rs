@@ -12,13 +12,13 @@ pub struct Reader {
     pub who: String,
     /// The epoch, and the last number that was shown.
     pub at: Option<(String, u64)>,
-    /// It came without a cursor, and so is shown what is retained, of whichever epoch.
-    any_epoch: bool,
+    /// It came without a cursor, and so is shown what is retained, of whichever epoch, until it comes to this one.
+    any_until: Option<String>,
 }
 
 impl Reader {
     pub fn new(who: impl Into<String>) -> Reader {
-        Reader { who: who.into(), at: None, any_epoch: false }
+        Reader { who: who.into(), at: None, any_until: None }
     }
 
     pub fn seq(&self) -> u64 {
@@ -41,10 +41,11 @@ impl Reader {
             oracle.violate(&self.who, format_args!("event {seq} has the id {id}"));
         }
         match &self.at {
-            Some((known, last)) if (known == epoch || self.any_epoch) && last + 1 == seq => {}
+            Some((known, last)) if (known == epoch || self.any_until.is_some()) && last + 1 == seq => {}
             at => oracle.violate(&self.who, format_args!("was shown {id} after {at:?}")),
         }
         self.at = Some((epoch.to_owned(), seq));
+        self.any_until.take_if(|current| current == epoch);
         oracle.event(&self.who, epoch, seq, frame);
     }
 
@@ -85,13 +86,13 @@ impl Reader {
             {
                 oracle.violate(&self.who, format_args!("came with {seq}, and reading begins behind {behind}"));
             }
-            Return::Acked(acked) if verdict != "gap" && verdict != "other_epoch" && behind > *acked => {
+            Return::Acked(acked) if verdict != "gap" && behind > *acked => {
                 oracle.violate(&self.who, format_args!("had acked {acked}, and reading begins behind {behind}"));
             }
             Return::State(of) if verdict != "gap" && verdict != "other_epoch" && behind > *of => {
                 oracle.violate(&self.who, format_args!("its state holds {of}, and reading begins behind {behind}"));
             }
-            Return::Everything if promises.keeps_all && behind != 0 && verdict != "other_epoch" => {
+            Return::Everything if promises.keeps_all && behind != 0 && !oracle.was_rebuilt(frame) => {
                 oracle.violate(&self.who, format_args!("wanted everything, and reading begins behind {behind}"));
             }
             _ => {}
@@ -100,7 +101,12 @@ impl Reader {
         if (promises.tells_losses_at_once || !oracle.has_losses()) && last < seen {
             oracle.violate(&self.who, format_args!("the log ends at {last}, and {seen} was seen"));
         }
-        self.any_epoch = !matches!(how, Return::Cursor(..));
+        if !matches!(how, Return::Cursor(..)) {
+            self.any_until = Some(epoch.clone());
+        } else if verdict != "replay" || self.at.as_ref().is_none_or(|(at, _)| *at != epoch) {
+            // With a place in the epoch that it was told and has not come to, it still has all before that to read.
+            self.any_until = None;
+        }
         self.at = Some((epoch, behind));
     }
 

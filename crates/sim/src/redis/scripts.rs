@@ -133,7 +133,7 @@ impl ScriptRun<'_> {
         let mut args = args.iter().cloned();
         let mut take = || args.next().unwrap_or_default();
         let (run, trusted) = (take(), take() == "1");
-        let (id, fence, fresh_epoch, at_ms) = (take(), take(), take(), take());
+        let (id, after, fence, fresh_epoch, at_ms) = (take(), take(), take(), take(), take());
         let (others_max, tasks_max, nodes_max) = (number(&take()), number(&take()), number(&take()));
         let (create_epoch, create_after, release) = (take(), take(), take());
         let known = |field: &str| self.field(head, field);
@@ -174,6 +174,10 @@ impl ScriptRun<'_> {
         let known_run = known_run.unwrap_or_default();
         if !creates && life(&known_run) != life(&run) {
             let kept = known_run.ends_with(b"+") && trusted && era(&known_run) == era(&run);
+            let is_lost = !after.is_empty() && known_id.as_ref() != Some(&after);
+            if !kept && is_lost && !mutant("lua-builds-on-what-is-lost") {
+                return RespReply::words(["lost"]);
+            }
             if !kept && !mutant("lua-keeps-the-epoch") {
                 (epoch, epoch_first) = (fresh_epoch, digits(next));
             }
@@ -269,7 +273,7 @@ impl ScriptRun<'_> {
         let granted = digits((number(&fence) + 1).max(self.now_us));
         self.keys.hash_set(head, word("x"), granted.clone());
         self.keys.hash_set(head, word("h"), by.clone());
-        RespReply::list([word("done"), granted])
+        RespReply::list([word("done"), granted, self.field(head, "l").unwrap_or_default()])
     }
 
     fn give_back(&mut self, head: &Bytes, by: &Bytes, fence: &Bytes) -> RespReply {

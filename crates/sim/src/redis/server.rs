@@ -166,9 +166,11 @@ impl SimRedis {
         match state.keeping {
             RedisKeeping::Everything => false,
             RedisKeeping::AllButTheLast => {
-                let kept = state.noted.iter().rev().find(|(at, _)| *at <= until).map(|(_, keys)| keys.clone());
-                state.keys = kept.unwrap_or_default();
-                state.noted.clear();
+                // What it began its life with was in the file then already.
+                let kept = state.noted.iter().rev().find(|(at, _)| *at <= until).or(state.noted.front());
+                state.keys = kept.map(|(_, keys)| keys.clone()).unwrap_or_default();
+                let (now_ms, keys) = (state.now_ms(), state.keys.clone());
+                state.noted = VecDeque::from([(now_ms, keys)]);
                 true
             }
             RedisKeeping::Nothing => {

@@ -12,12 +12,12 @@ use super::reply::{bytes, list, number, text};
 use super::script::Script;
 use crate::{Commit, Committed, Fence, LogKind, Record, Release, Retentions, StoreError, Trimmed};
 
-/// Writes a commit down for the script.
+/// Writes a commit down for the script: under its id, and behind the one that its writer knows as the last.
 pub fn operation(
     commit: &Commit,
     keys: &LogKeys,
     retention: &Retentions,
-    id: &str,
+    (id, after): (&str, Option<String>),
 ) -> Result<RedisOperation, StoreError> {
     let fresh = Epoch::from_random(entropy::u64());
     let mut operation = RedisOperation::script(
@@ -25,6 +25,7 @@ pub fn operation(
         vec![keys.head(), keys.events(), keys.items(), keys.ghost(), keys.channel()],
     )
     .arg(id.to_owned())
+    .arg(after.unwrap_or_default())
     .arg(commit.fence.0.to_string())
     .arg(fresh.as_str().to_owned())
     .arg(commit.at_ms.to_string())
@@ -91,6 +92,11 @@ pub fn read(log: &LogId, given: Fence, value: Value) -> Result<ScriptReply, Stor
         "none" => return Err(StoreError::NoSuchLog),
         "exists" => return Err(StoreError::Exists),
         "spent" => return Err(StoreError::Io("the log has used up its numbers".into())),
+        "lost" => {
+            return Err(StoreError::InDoubt(
+                "Redis has lost an earlier commit, so its writer has to look again".into(),
+            ));
+        }
         "stale" => {
             let current = Fence(parts.next().and_then(number).ok_or_else(strange)?);
             return Err(StoreError::StaleFence { given, current });

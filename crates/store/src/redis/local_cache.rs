@@ -1,5 +1,5 @@
-//! What this process remembers of logs, to spare questions: where they are listed, and whose fence is burnt. Nothing
-//! here is needed to be right.
+//! What this process remembers of logs: where they are listed and whose fence is burnt, to spare questions; and the last
+//! commit under each lease, by which it is noticed that Redis has lost one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +19,20 @@ pub type Listed = Option<(LogKind, Principal)>;
 pub struct LocalCache {
     listed: Mutex<HashMap<LogId, Listed>>,
     burnt: Mutex<HashMap<LogId, Fence>>,
+    /// The newest commit that the holder of a lease knows of. There are as many as there are leases.
+    commits: Mutex<HashMap<LogId, LastCommit>>,
     /// Before this moment a log holds nothing that is too old.
     due: Mutex<HashMap<LogId, u64>>,
     /// How many changes of servers this takes into account.
     changes: AtomicU64,
+}
+
+#[derive(Debug)]
+struct LastCommit {
+    fence: Fence,
+    /// Those of this process are counted; the one that was there before has none.
+    nth: Option<u64>,
+    id: String,
 }
 
 impl LocalCache {
@@ -52,6 +62,7 @@ impl LocalCache {
         if fence == Fence::OPEN {
             return;
         }
+        self.forget_commits(log);
         let mut burnt = lock(&self.burnt);
         let known = burnt.entry(log.clone()).or_insert(fence);
         *known = fence.max(*known);
@@ -61,9 +72,35 @@ impl LocalCache {
         lock(&self.burnt).get(log).is_some_and(|burnt| fence <= *burnt)
     }
 
-    /// A new grant shuts the burnt fence out for good.
-    pub fn note_lease(&self, log: &LogId) {
+    /// A new grant shuts the burnt fence out for good. `last` is the newest commit as of then.
+    pub fn note_lease(&self, log: &LogId, fence: Fence, last: Option<String>) {
         lock(&self.burnt).remove(log);
+        let mut commits = lock(&self.commits);
+        match last.filter(|id| !id.is_empty()) {
+            Some(id) => drop(commits.insert(log.clone(), LastCommit { fence, nth: None, id })),
+            None => drop(commits.remove(log)),
+        }
+    }
+
+    /// The newest commit that whoever writes under this fence knows of.
+    pub fn last_commit(&self, log: &LogId, fence: Fence) -> Option<String> {
+        lock(&self.commits).get(log).filter(|last| last.fence == fence).map(|last| last.id.clone())
+    }
+
+    /// A commit was done. Answers may be heard in another order than commits were made in.
+    pub fn note_commit(&self, log: &LogId, fence: Fence, nth: u64, id: &str) {
+        if fence == Fence::OPEN {
+            return;
+        }
+        let mut commits = lock(&self.commits);
+        if commits.get(log).is_none_or(|last| (last.fence, last.nth) < (fence, Some(nth))) {
+            commits.insert(log.clone(), LastCommit { fence, nth: Some(nth), id: id.to_owned() });
+        }
+    }
+
+    /// The lease is over, or has to be asked for again.
+    pub fn forget_commits(&self, log: &LogId) {
+        lock(&self.commits).remove(log);
     }
 
     pub fn is_due(&self, log: &LogId, now_ms: u64) -> bool {

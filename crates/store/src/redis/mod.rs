@@ -23,8 +23,10 @@
 //! **An epoch holds within one life of one server.** Each head notes who wrote it last: the server's run id and
 //! replication id, and whether it synced before it answered. A commit that comes through another life gives the log a
 //! new epoch, unless the last one synced first and this one began from its own file. So a restart from an old snapshot,
-//! or the promotion of a replica that lagged, can give out no number twice. Fences are microseconds of Redis's clock,
-//! so that those from before a `FLUSHALL` are shut out too.
+//! or the promotion of a replica that lagged, can give out no number twice. A writer under a lease says behind which
+//! commit it writes. If that one went with another life, what the writer believes is not what is stored: its commit is
+//! refused as one in doubt, and it begins anew from what is there. Fences are microseconds of Redis's clock, so that
+//! those from before a `FLUSHALL` are shut out too.
 //!
 //! **Lists** of logs, by kind and by owner, lie in slots of their own and cannot change together with a log. A log is
 //! entered before the commit that makes it belong there and taken out after the one that ends that. A crash in between
@@ -205,16 +207,22 @@ impl RedisStore {
             Some(Release::Log) => Some(self.leaving(log).await?),
             _ => None,
         };
-        let id = format!("{:x}.{};", self.instance, self.commits.fetch_add(1, Ordering::Relaxed));
-        let operation = commit_script::operation(&commit, &keys, &self.topology.options.retention, &id)?;
+        let nth = self.commits.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{:x}.{nth};", self.instance);
+        let after = self.local.last_commit(log, commit.fence);
+        let operation = commit_script::operation(&commit, &keys, &self.topology.options.retention, (&id, after))?;
         let expected = Expected::begin(&self.cache, &self.tails, log, &id);
         let sent = self.topology.master(keys.slot).queue.send(log, operation, true, self.topology.options.timeout);
         drop(gate);
         let answer = sent.await.unwrap_or(Err(StoreError::Closed));
-        if matches!(answer, Err(StoreError::InDoubt(_))) {
-            self.local.burn(log, commit.fence);
-        }
         let written = answer.and_then(|answer| commit_script::read(log, commit.fence, answer));
+        match &written {
+            Err(StoreError::InDoubt(_)) => self.local.burn(log, commit.fence),
+            Err(StoreError::StaleFence { .. }) => self.local.forget_commits(log),
+            Ok(_) if commit.release == Some(Release::Log) => self.local.forget_commits(log),
+            Ok(_) => self.local.note_commit(log, commit.fence, nth, &id),
+            Err(_) => {}
+        }
         let ScriptReply { committed, was } = match written {
             Ok(written) => written,
             Err(error) => {
@@ -389,14 +397,16 @@ impl Directory for RedisStore {
             (Some("none"), _) => Err(StoreError::NoSuchLog),
             (Some("held"), Some(by)) => Ok(Leased::Held(Holder::parse(&by).ok_or_else(strange)?)),
             (Some("done"), Some(granted)) => {
-                self.local.note_lease(log);
-                Ok(Leased::Granted(Fence(granted.parse().map_err(|_| strange())?)))
+                let fence = Fence(granted.parse().map_err(|_| strange())?);
+                self.local.note_lease(log, fence, parts.next());
+                Ok(Leased::Granted(fence))
             }
             _ => Err(strange()),
         }
     }
 
     async fn give_back(&self, log: &LogId, by: &Holder, fence: Fence) -> Result<(), StoreError> {
+        self.local.forget_commits(log);
         self.write(log, Script::GiveBack, [by.as_str(), &fence.0.to_string()]).await.map(drop)
     }
 

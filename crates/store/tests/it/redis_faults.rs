@@ -197,9 +197,30 @@ async fn a_restart_from_an_old_snapshot_gives_no_number_twice_within_an_epoch() 
     let before = store.extent(&id("log")).await.unwrap();
     redis.kill();
     redis.start_again();
+    let fence = insist(async || store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence)).await;
     assert_eq!(insist(async || add(&store, fence, &["other"]).await).await, seq(3));
     let after = store.extent(&id("log")).await.unwrap();
     assert_ne!(after.epoch, before.epoch, "3 was `c` before, and is `other` now");
+}
+
+#[tokio::test]
+#[ignore = "needs Redis"]
+async fn who_builds_on_what_a_restart_has_lost_is_refused_and_has_to_look_again() {
+    let mut redis = Redis::start(&[]);
+    let store = redis.open().await;
+    let fence = started(&store, &["a"]).await;
+    redis.cli(&["save"]);
+    add(&store, fence, &["b"]).await.unwrap();
+    redis.kill();
+    redis.start_again();
+    insist(async || store.extent(&id("log")).await).await;
+    // What it believes has `b` in it. It is told what one is told whose commit is in doubt, as often as it tries.
+    for _ in 0..2 {
+        assert!(matches!(add(&store, fence, &["c"]).await, Err(StoreError::InDoubt(_))));
+    }
+    assert_eq!(texts(&store, "log").await.len(), 1, "nothing of it was done");
+    let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
+    assert_eq!(add(&store, fence, &["c"]).await, Ok(seq(2)));
 }
 
 #[tokio::test]

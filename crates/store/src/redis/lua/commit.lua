@@ -19,7 +19,7 @@ local function less(a, b)
 end
 
 local run, trusted = take(), take() == '1'
-local id, fence, fresh_epoch, at_ms = take(), take(), take(), take()
+local id, after, fence, fresh_epoch, at_ms = take(), take(), take(), take(), take()
 local others_max, tasks_max, nodes_max = tonumber(take()), tonumber(take()), tonumber(take())
 local create_epoch, create_after, release = take(), take(), take()
 
@@ -61,6 +61,10 @@ if create_epoch == '' and string.match(known[6], '^[^+]*') ~= string.match(run, 
   local kept = string.sub(known[6], -1) == '+' and trusted
     and string.match(known[6], '^[^/]*') == string.match(run, '^[^/]*')
   if not kept then
+    if after ~= '' and after ~= known[7] then
+      -- The commit that this one builds on went with that life, and with it what its writer believes.
+      return {'lost'}
+    end
     epoch, epoch_first = fresh_epoch, digits(next)
   end
 end

@@ -1,7 +1,8 @@
 -- Grants the right to write, unless somebody holds it who is neither the claimant nor whom it names: higher than every
--- grant before, also than those which a flushed server has forgotten, as long as its clock goes forward.
+-- grant before, also than those which a flushed server has forgotten, as long as its clock goes forward. Says which
+-- commit was the last one then.
 local head, by, instead_of = KEYS[1], ARGV[1], ARGV[2]
-local known = redis.call('HMGET', head, 'x', 'h')
+local known = redis.call('HMGET', head, 'x', 'h', 'l')
 local holder = known[2]
 if not known[1] then
   return {'none'}
@@ -17,4 +18,4 @@ if #granted < #now or (#granted == #now and granted < now) then
   granted = now
 end
 redis.call('HSET', head, 'x', granted, 'h', by)
-return {'done', granted}
+return {'done', granted, known[3] or ''}
