@@ -11,7 +11,6 @@
 //! | [`Router`] | the way to actors on other nodes |
 
 mod directory;
-pub mod drive;
 mod router;
 
 use std::fmt::{Debug, Display};
@@ -22,8 +21,8 @@ use std::time::Instant;
 use bowline_protocol::Principal;
 use bowline_store::{Holder, StoreError};
 
+pub use directory::drive::{self, EMISSIONS_MAX, Process, RunEvent};
 pub use directory::{ActorDirectory, ActorHost};
-pub use drive::{EMISSIONS_MAX, Process, RunEvent};
 pub use router::Router;
 
 /// One kind of actor.

@@ -1,6 +1,7 @@
 //! A session of the hub as an actor: it takes the lease, writes down what backends say outside of calls, and goes on under a new lease
 //! when it has to. Calls write for themselves, at the same time and under the same lease.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,11 +34,13 @@ pub enum HubSessionCommand {
     /// Takes back the questions that have waited too long.
     Expire,
     /// Ends it for good.
-    End(oneshot::Sender<()>),
+    End(SessionEnder),
 }
 
 /// Who waits for a session to be awake.
 pub type SessionOpener = oneshot::Sender<Result<Arc<HubSession>, ActorRefusal>>;
+/// Who waits for a session to have ended.
+pub type SessionEnder = oneshot::Sender<Result<(), ActorRefusal>>;
 
 impl fmt::Debug for HubSessionCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,8 +76,13 @@ pub struct HubSessionActor {
     /// Where backends send what belongs to no call. They may know it for longer than one activation.
     inbox: InboundSink,
     said: Process<Inbound, Infallible>,
+    /// What could not be written down before it had to be activated anew.
+    unwritten: VecDeque<Inbound>,
     /// Those who came while it could not go on.
     openers: Vec<SessionOpener>,
+    enders: Vec<SessionEnder>,
+    /// It is to end as soon as the store can let go of it.
+    is_ending: bool,
     has_ended: bool,
 }
 
@@ -95,7 +103,10 @@ impl HubSessionActor {
             presence: Arc::default(),
             inbox,
             said: Process::without_end(said),
+            unwritten: VecDeque::new(),
             openers: Vec::new(),
+            enders: Vec::new(),
+            is_ending: false,
             has_ended: false,
         }
     }
@@ -130,6 +141,35 @@ impl HubSessionActor {
         self.presence.get().filter(|session| !session.is_lost())
     }
 
+    /// Writes down what backends said outside of calls, as far as the session can go on.
+    async fn write_down(&mut self) {
+        while let Some(session) = self.session()
+            && let Some(inbound) = self.unwritten.pop_front()
+        {
+            if let Err(error) = write_down(&session, inbound).await {
+                tracing::warn!(session = %session.id, %error, "cannot notify a session");
+            }
+        }
+    }
+
+    /// Lets go of what the store has of it. In doubt it is tried again under the next lease.
+    async fn try_to_end(&mut self) {
+        let Some(session) = self.session().filter(|_| self.is_ending) else { return };
+        match session.release().await {
+            Err(StoreError::InDoubt(_) | StoreError::StaleFence { .. }) => return,
+            Err(error) => tracing::warn!(session = %self.id, %error, "a session of the hub could not be removed"),
+            Ok(()) => {}
+        }
+        self.has_ended = true;
+        self.answer_enders(&Ok(()));
+    }
+
+    fn answer_enders(&mut self, answer: &Result<(), ActorRefusal>) {
+        for ender in self.enders.drain(..) {
+            let _ = ender.send(answer.clone());
+        }
+    }
+
     async fn expire(&self) {
         let Some(session) = self.session() else { return };
         if let Err(error) = session.expire(self.sessions.ask_timeout).await {
@@ -158,7 +198,7 @@ impl Actor for HubSessionActor {
     }
 
     fn is_final(refusal: &ActorRefusal) -> bool {
-        *refusal == ActorRefusal::NotFound
+        matches!(refusal, ActorRefusal::NotFound | ActorRefusal::Store(StoreError::Closed))
     }
 
     async fn find(
@@ -167,6 +207,9 @@ impl Actor for HubSessionActor {
         asker: &Principal,
         _command: &HubSessionCommand,
     ) -> Result<ActorLocation<HubSessionActor>, ActorRefusal> {
+        if sessions.is_over() {
+            return Err(ActorRefusal::Store(StoreError::Closed));
+        }
         let stored = sessions.store.record(id).await.map_err(ActorRefusal::Store)?;
         let stored = stored.filter(|stored| stored.kind == LogKind::Mcp && stored.owner == *asker);
         let stored = stored.ok_or(ActorRefusal::NotFound)?;
@@ -178,8 +221,10 @@ impl Actor for HubSessionActor {
     }
 
     fn refuse(_id: &LogId, command: HubSessionCommand, refusal: &ActorRefusal) {
-        if let HubSessionCommand::Open(opener) = command {
-            let _ = opener.send(Err(refusal.clone()));
+        match command {
+            HubSessionCommand::Open(opener) => drop(opener.send(Err(refusal.clone()))),
+            HubSessionCommand::End(ender) => drop(ender.send(Err(refusal.clone()))),
+            HubSessionCommand::Renew | HubSessionCommand::Expire => {}
         }
     }
 
@@ -208,6 +253,10 @@ impl Actor for HubSessionActor {
     }
 
     async fn reactivate(&mut self) -> Result<(), ActivationError<ActorRefusal>> {
+        // The hub is gone, and what the store has of the session is for its successor.
+        if self.sessions.is_over() {
+            return Err(ActorRefusal::Store(StoreError::Closed).into());
+        }
         let lost = self.presence.get();
         let woken = self.wake().await;
         let refusal = woken.as_ref().err().map(refusal_of);
@@ -223,6 +272,13 @@ impl Actor for HubSessionActor {
             self.presence.set(None);
             self.sessions.announce(SessionChange::LetGo(lost));
         }
+        match refusal {
+            None => {
+                self.try_to_end().await;
+                self.write_down().await;
+            }
+            Some(refusal) => self.answer_enders(&Err(refusal)),
+        }
         woken
     }
 
@@ -234,18 +290,17 @@ impl Actor for HubSessionActor {
     async fn handle(&mut self, commands: Vec<HubSessionCommand>) {
         for command in commands {
             match command {
+                HubSessionCommand::Open(opener) if self.has_ended => drop(opener.send(Err(ActorRefusal::NotFound))),
                 HubSessionCommand::Open(opener) => match self.session() {
                     Some(session) => drop(opener.send(Ok(session))),
                     None => self.openers.push(opener),
                 },
                 HubSessionCommand::Renew => {}
                 HubSessionCommand::Expire => self.expire().await,
-                HubSessionCommand::End(reply) => {
-                    if let Some(session) = self.presence.get() {
-                        session.release().await;
-                    }
-                    self.has_ended = true;
-                    let _ = reply.send(());
+                HubSessionCommand::End(ender) => {
+                    self.enders.push(ender);
+                    self.is_ending = true;
+                    self.try_to_end().await;
                 }
             }
         }
@@ -259,12 +314,8 @@ impl Actor for HubSessionActor {
     /// Writes down what backends say to the session outside of its calls.
     async fn handle_run_event(&mut self, event: RunEvent<Inbound, Infallible>) {
         let RunEvent::Emissions(said) = event;
-        for inbound in said {
-            let Some(session) = self.presence.get() else { return };
-            if let Err(error) = write_down(&session, inbound).await {
-                tracing::warn!(session = %session.id, %error, "cannot notify a session");
-            }
-        }
+        self.unwritten.extend(said);
+        self.write_down().await;
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

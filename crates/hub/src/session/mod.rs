@@ -457,13 +457,11 @@ impl HubSession {
     }
 
     /// Lets go of what the store has of it.
-    pub(super) async fn release(&self) {
+    pub(super) async fn release(&self) -> Result<(), StoreError> {
         self.close();
         let mut commit = self.change();
         commit.release = Some(Release::Log);
-        if let Err(error) = self.write(commit).await {
-            tracing::warn!(session = %self.id, %error, "a session of the hub could not be removed");
-        }
+        self.write(commit).await.map(drop)
     }
 }
 

@@ -191,11 +191,9 @@ impl HubSessions {
     pub async fn end(self: &Arc<Self>, session: &Arc<HubSession>) {
         session.close();
         let (reply, ended) = oneshot::channel();
-        match self.send(&session.id, &session.principal, HubSessionCommand::End(reply)).await {
-            // It does not answer if it could not be activated, and is gone then too.
-            Ok(()) => drop(ended.await),
-            Err(ActorRefusal::NotFound) => {}
-            Err(refusal) => tracing::warn!(session = %session.id, ?refusal, "a session of the hub could not be ended"),
+        self.deliver(&session.id, &session.principal, HubSessionCommand::End(reply)).await;
+        if let Ok(Err(refusal @ ActorRefusal::Store(_))) = ended.await {
+            tracing::warn!(session = %session.id, ?refusal, "a session of the hub could not be ended");
         }
     }
 

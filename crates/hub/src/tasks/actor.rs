@@ -337,6 +337,7 @@ impl Actor for HubTaskActor {
     async fn handle_run_event(&mut self, event: RunEvent<UpstreamTask, Option<CallReply>>) {
         // The hub leaves and lets its servers go, which ends their calls here and not the tasks.
         if self.tasks.closing.is_cancelled() {
+            self.call = None;
             return;
         }
         match event {
@@ -360,12 +361,11 @@ impl Actor for HubTaskActor {
         }
     }
 
-    fn handle_draining(&mut self) {
-        self.is_over = true;
-    }
+    fn handle_draining(&mut self) {}
 
+    /// An ending that is known is offered to the store to the last moment.
     fn may_leave(&self, _now: Instant) -> bool {
-        self.is_over
+        self.is_over || self.owed.is_none() && self.tasks.closing.is_cancelled()
     }
 
     async fn give_back(&mut self) {}

@@ -1,6 +1,7 @@
 //! A store that cannot be reached for a while: no call loses its answer, no work is left lying, and no session comes back to life.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bowline_hub::{Hub, Options, Route};
 use bowline_protocol::{Epoch, LogId, Seq};
@@ -150,6 +151,50 @@ async fn a_session_that_is_being_ended_is_not_woken_again() {
     assert_eq!(ending.await.unwrap(), 200);
     assert_eq!(client.post(&ping).await.status, 404);
     assert!(store.list(LogKind::Mcp, None).await.unwrap().is_empty(), "the store has let go of it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Node.js"]
+async fn a_session_whose_end_is_in_doubt_ends_under_the_next_lease() {
+    let (store, fixture) = (Shutter::new(), Fixture::start(&[]).await);
+    let hub = hub(&store, &fixture).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let is_first = AtomicBool::new(true);
+    store.shut(move |act| match act {
+        Act::Commit(commit) if commit.release.is_some() && is_first.swap(false, Ordering::Relaxed) => {
+            Verdict::Refuse(StoreError::InDoubt("the answer was lost".into()))
+        }
+        _ => Verdict::Pass,
+    });
+    assert_eq!(client.delete().await.status, 200);
+    assert_eq!(client.post(&json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" })).await.status, 404);
+    assert!(store.list(LogKind::Mcp, None).await.unwrap().is_empty(), "the store has let go of it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Node.js"]
+async fn a_result_that_the_store_cannot_take_now_is_kept_also_while_the_hub_leaves() {
+    let (store, fixture) = (Shutter::new(), Fixture::start(&[]).await);
+    let hub = hub(&store, &fixture).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    store.shut(|act| match act {
+        Act::Commit(commit) if commit.log.as_str().starts_with("mcpt_") && !commit.items.is_empty() => {
+            Verdict::Refuse(StoreError::Unavailable("just now".into()))
+        }
+        _ => Verdict::Pass,
+    });
+    let made = json!({ "server": "b", "tool": "echo", "args": { "text": "x" }, "as_task": true });
+    let task = client.tool("execute_tool", made).await["taskId"].as_str().unwrap().to_owned();
+    store.has_caught().await;
+    hub.close().await;
+    store.open();
+    let log = LogId::parse(&task).unwrap();
+    let is_kept = async {
+        while store.item(&log, "result").await.unwrap().is_none() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), is_kept).await.expect("it is written down once it can be");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

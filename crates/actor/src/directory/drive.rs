@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::{ActivationError, Actor, ActorDirectory, ActorHost as _};
+use super::{ActorDirectory, ActorHost as _};
+use crate::{ActivationError, Actor};
 
 /// How often an actor whose last commit is in doubt looks whether the store can tell.
 const DOUBT_RETRY: Duration = Duration::from_millis(250);

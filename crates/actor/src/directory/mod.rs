@@ -1,5 +1,7 @@
 //! The actors of one kind that are awake on this node: found, written to, installed and retired. Nothing here is the truth: the store is.
 
+pub mod drive;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 
-use super::{Actor, ActorLocation, Router, drive};
+use crate::{Actor, ActorLocation, Router};
 
 /// Commands that may wait for one actor before their senders wait too.
 const COMMANDS_MAX: usize = 64;
@@ -68,6 +70,13 @@ struct AwakeActor<A: Actor> {
     presence: Arc<A::Presence>,
 }
 
+impl<A: Actor> AwakeActor<A> {
+    /// False for one whose task has died.
+    fn is_there(&self) -> bool {
+        !self.commands.is_closed()
+    }
+}
+
 impl<A: Actor> Default for ActorDirectory<A> {
     fn default() -> ActorDirectory<A> {
         ActorDirectory { awake: Mutex::default() }
@@ -81,17 +90,17 @@ impl<A: Actor> ActorDirectory<A> {
 
     /// What may be seen of an actor, if it is awake.
     pub fn presence(&self, id: &A::Id) -> Option<Arc<A::Presence>> {
-        self.awake().get(id).map(|entry| entry.presence.clone())
+        self.awake().get(id).filter(|entry| entry.is_there()).map(|entry| entry.presence.clone())
     }
 
     /// What may be seen of all that are awake.
     pub fn presences(&self) -> Vec<Arc<A::Presence>> {
-        self.awake().values().map(|entry| entry.presence.clone()).collect()
+        self.awake().values().filter(|entry| entry.is_there()).map(|entry| entry.presence.clone()).collect()
     }
 
     /// The way to an actor that is awake here, for what concerns only such a one.
     pub fn commands(&self, id: &A::Id) -> Option<mpsc::Sender<A::Command>> {
-        self.awake().get(id).map(|entry| entry.commands.clone())
+        self.awake().get(id).filter(|entry| entry.is_there()).map(|entry| entry.commands.clone())
     }
 
     /// How many of those that are awake look like this.
@@ -109,7 +118,7 @@ impl<A: Actor> ActorDirectory<A> {
         let host = actor.host().clone();
         let mut awake = host.directory().awake();
         // Two who looked at the same time found it asleep; the first one installed is the one that counts.
-        if let Some(entry) = awake.get(actor.id()).filter(|entry| !entry.commands.is_closed()) {
+        if let Some(entry) = awake.get(actor.id()).filter(|entry| entry.is_there()) {
             return (entry.commands.clone(), first);
         }
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
@@ -191,7 +200,7 @@ impl<A: Actor> ActorDirectory<A> {
     /// An actor that is awake here, if it is the asker's. A closed channel belongs to one that is gone.
     fn find_awake(&self, id: &A::Id, asker: &Principal) -> Option<Result<mpsc::Sender<A::Command>, A::Refusal>> {
         let awake = self.awake();
-        let entry = awake.get(id).filter(|entry| !entry.commands.is_closed())?;
+        let entry = awake.get(id).filter(|entry| entry.is_there())?;
         Some(if entry.owner == *asker { Ok(entry.commands.clone()) } else { Err(A::not_found()) })
     }
 }
