@@ -60,6 +60,10 @@ pub const FLAWS: &[PlantedFlaw] = &[
     flaw("lua-forgets-the-fence", "the script takes commits under an old fence"),
     flaw("lua-keeps-the-epoch", "the script goes on in the same epoch after Redis has lost its end"),
     flaw("lua-builds-on-what-is-lost", "the script takes commits that build on one which Redis has lost"),
+    flaw(
+        "lua-believes-a-lost-grant",
+        "the script takes commits under a grant that Redis has lost, though the log went on",
+    ),
     flaw("take-a-doubt-for-a-no", "a commit in doubt counts as one that was not done"),
     flaw("keep-a-lease-in-doubt", "a writer goes on under a lease in doubt"),
     flaw("keep-a-stale-lease", "a writer goes on under a lease that another has"),

@@ -208,6 +208,7 @@ impl Oracle {
     pub fn worked(&self, tag: &str, run: &str) {
         let mut facts = self.facts();
         let now_ms = facts.trace.now_ms();
+        facts.trace.note("agent", format_args!("works on {tag} as {run}"));
         let (first_ms, runs) = facts.runs.entry(tag.to_owned()).or_insert_with(|| (now_ms, BTreeSet::new()));
         runs.insert(run.to_owned());
         if let (first_ms, true) = (*first_ms, runs.len() > 1)

@@ -106,6 +106,10 @@ impl HoldingClient {
     async fn once(&mut self) -> Result<(), Lost> {
         let mut wire = self.caller.connect().await?;
         self.states_asked.clear();
+        if self.session.id().is_none() && !self.session.makes(self.who(), false) {
+            // It was lost while this one dialled, and another device makes it anew.
+            return Ok(());
+        }
         if self.reads_again {
             return Box::pin(self.read_again(&mut wire)).await;
         }
@@ -255,6 +259,10 @@ impl HoldingClient {
                         how => how,
                     };
                     let is_elsewhere = self.attached.replace(id.clone()).is_some_and(|before| before != id);
+                    if is_elsewhere {
+                        // A session that was made anew does not know them, and would take copies for new messages.
+                        self.done.clear();
+                    }
                     let verdict = answer["metadata"]["resume"]["verdict"].as_str().unwrap_or_default();
                     if is_elsewhere || ["other_epoch", "ahead_of_log"].contains(&verdict) {
                         // What was accepted may be lost; sent again, it is accepted once.
@@ -336,7 +344,6 @@ impl HoldingClient {
         let Some(id) = self.session.id() else { return true };
         if named.is_some_and(|named| named != id && self.clients.oracle.may_be_gone(named)) {
             // Another device has made it anew meanwhile, or knows another name of it.
-            self.done.clear();
             return true;
         }
         if !self.clients.oracle.may_be_gone(&id) {
@@ -347,8 +354,6 @@ impl HoldingClient {
         self.reader.at = None;
         (self.running, self.question, self.state, self.is_accepted) = (None, None, None, false);
         self.said.clear();
-        // In a session that does not know them, copies of old messages are new ones.
-        self.done.clear();
         self.reads_again = false;
         true
     }

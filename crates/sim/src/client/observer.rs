@@ -37,7 +37,8 @@ impl ObservingClient {
             {
                 return;
             }
-            if self.is_gone && self.session.is_over() {
+            // Whether this one or another has found that it is gone, nobody makes it anew any more.
+            if (self.is_gone || self.session.id().is_none()) && self.session.is_over() {
                 return;
             }
             back_off(&caller, &mut self.dice).await;
@@ -55,6 +56,7 @@ impl ObservingClient {
                 if !self.attach(&mut wire).await? {
                     return Ok(false);
                 }
+                let mut is_owed = true;
                 loop {
                     epochs.extend(self.reader.at.clone());
                     epochs.dedup_by(|next, kept| {
@@ -62,11 +64,15 @@ impl ObservingClient {
                         kept.1 = if is_same { next.1 } else { kept.1 };
                         is_same
                     });
-                    let frame = wire.next().await?;
-                    self.handle(&frame);
-                    if frame["metadata"]["action"] == "replay" {
+                    // A run whose end Redis has lost is ended when somebody comes, and that may be this one.
+                    let Some(frame) = wire.next_within(Duration::from_millis(700)).await? else {
+                        if is_owed {
+                            continue;
+                        }
                         return Ok(true);
-                    }
+                    };
+                    self.handle(&frame);
+                    is_owed &= frame["metadata"]["action"] != "replay";
                 }
             }
             .await;

@@ -172,10 +172,12 @@ impl ScriptRun<'_> {
         let life = |run: &[u8]| text(run).split('+').next().unwrap_or_default().to_owned();
         let era = |run: &[u8]| text(run).split('/').next().unwrap_or_default().to_owned();
         let known_run = known_run.unwrap_or_default();
-        if !creates && life(&known_run) != life(&run) {
-            let kept = known_run.ends_with(b"+") && trusted && era(&known_run) == era(&run);
+        if !creates {
+            let kept =
+                life(&known_run) == life(&run) || known_run.ends_with(b"+") && trusted && era(&known_run) == era(&run);
             let is_lost = !after.is_empty() && known_id.as_ref() != Some(&after);
-            if !kept && is_lost && !mutant("lua-builds-on-what-is-lost") {
+            let is_unknown = fence != known_fence && !mutant("lua-believes-a-lost-grant");
+            if is_lost && (!kept || is_unknown) && !mutant("lua-builds-on-what-is-lost") {
                 return RespReply::words(["lost"]);
             }
             if !kept && !mutant("lua-keeps-the-epoch") {

@@ -11,8 +11,8 @@ use bowline_protocol::Seq;
 use bowline_sim::redis::server::{RedisKeeping, SimRedis};
 use bowline_store::contract::{Fixture, PLENTY, create, event, id, seq};
 use bowline_store::{
-    Claim, Commit, Directory as _, EventLog as _, Fence, Leased, RedisOptions, RedisStore, RedisUrl, Retentions, Store,
-    StoreError,
+    Claim, Commit, Directory as _, EventLog as _, Fence, Holder, Leased, RedisOptions, RedisStore, RedisUrl,
+    Retentions, Store, StoreError,
 };
 
 /// Stores on one model, with a prefix for each, so that each opens an empty one.
@@ -108,4 +108,24 @@ async fn who_builds_on_what_redis_has_lost_is_refused_and_has_to_look_again() {
     assert_eq!(store.extent(&id("log")).await.unwrap().next, seq(3), "and nothing was done");
     assert_eq!(add(&store, lease(&store).await, "d").await, Ok(seq(3)));
     assert_ne!(store.extent(&id("log")).await.unwrap().epoch, after, "3 was `c` before");
+}
+
+#[tokio::test]
+async fn a_holder_whose_lease_redis_has_lost_does_not_undo_what_the_one_before_wrote_since() {
+    let redis = SimRedis::new(RedisKeeping::AllButTheLast, Arc::new(|| clock::wall_ms() * 1000));
+    let model = OnModel::of(redis.clone()).await;
+    let (one, other) = (model.redis_store(PLENTY.into()).await, model.redis_store(PLENTY.into()).await);
+    let name = |name| Holder::parse(name).unwrap();
+    one.commit(create("log")).await.unwrap();
+    let first = one.lease(&id("log"), &Claim::by(name("one"))).await.and_then(Leased::fence).unwrap();
+    assert_eq!(add(&one, first, "a").await, Ok(seq(1)));
+    redis.note_time();
+    let claim = Claim { instead_of: Some(name("one")), ..Claim::by(name("other")) };
+    let second = other.lease(&id("log"), &claim).await.and_then(Leased::fence).unwrap();
+    assert_eq!(add(&other, second, "b").await, Ok(seq(2)));
+    redis.die(0);
+    // Redis knows of no other holder than the first, which goes on.
+    assert_eq!(add(&one, first, "c").await, Ok(seq(2)));
+    assert!(matches!(add(&other, second, "d").await, Err(StoreError::InDoubt(_))), "it does not know of `c`");
+    assert_eq!(add(&one, first, "e").await, Ok(seq(3)));
 }

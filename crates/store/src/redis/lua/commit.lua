@@ -57,14 +57,16 @@ end
 
 -- Another server, or another life of this one, wrote here last. Unless it kept everything before it answered, and this
 -- one began with what that one kept, numbers may have been given out that nobody has any more.
-if create_epoch == '' and string.match(known[6], '^[^+]*') ~= string.match(run, '^[^+]*') then
-  local kept = string.sub(known[6], -1) == '+' and trusted
-    and string.match(known[6], '^[^/]*') == string.match(run, '^[^/]*')
+if create_epoch == '' then
+  local kept = string.match(known[6], '^[^+]*') == string.match(run, '^[^+]*')
+    or string.sub(known[6], -1) == '+' and trusted
+      and string.match(known[6], '^[^/]*') == string.match(run, '^[^/]*')
+  if after ~= '' and after ~= known[7] and (not kept or fence ~= known[5]) then
+    -- The commit that this one builds on went with that life, or with the grant of its fence, and an earlier holder may
+    -- have gone on since. What its writer believes is not what is here.
+    return {'lost'}
+  end
   if not kept then
-    if after ~= '' and after ~= known[7] then
-      -- The commit that this one builds on went with that life, and with it what its writer believes.
-      return {'lost'}
-    end
     epoch, epoch_first = fresh_epoch, digits(next)
   end
 end
