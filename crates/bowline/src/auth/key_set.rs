@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::changes::Changes;
+use super::public_key::PublicKey;
 
 const HS: &[Algorithm] = &[Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
 const RS: &[Algorithm] = &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512];
@@ -36,9 +37,11 @@ impl VerifyingKey {
             !pem.contains("PRIVATE KEY"),
             "the JWT key file holds a private key; give the server the public one only"
         );
-        let rsa = DecodingKey::from_rsa_pem(pem.as_bytes()).map(|key| (RS, key));
-        let found = rsa.or_else(|_| DecodingKey::from_ec_pem(pem.as_bytes()).map(|key| (ES, key)));
-        let (algorithms, key) = found.ok().context("the JWT key file is not an RSA or EC public key in PEM")?;
+        let key = PublicKey::of_pem(pem).context("the JWT key file is not an RSA or EC public key in PEM")?;
+        let (algorithms, key) = match key {
+            PublicKey::Rsa(der) => (RS, DecodingKey::from_rsa_der(&der)),
+            PublicKey::Curve(point) => (ES, DecodingKey::from_ec_der(&point)),
+        };
         Ok(VerifyingKey { id: None, algorithms: algorithms.to_vec(), key })
     }
 

@@ -6,6 +6,7 @@ mod jwt;
 mod key_set;
 pub mod origin;
 pub mod presented;
+mod public_key;
 mod remote;
 mod signature;
 pub mod validity;
