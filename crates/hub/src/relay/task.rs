@@ -45,6 +45,8 @@ pub async fn drive(hub: Arc<Hub>, mut task: OwnedTask, mut work: TaskCall) {
     let closing = hub.tasks.closing.clone();
     let end = loop {
         tokio::select! {
+            // A call that ends because we leave is not over: the next process says what became of it.
+            biased;
             () = closing.cancelled() => return,
             ended = &mut work.call => break match ended {
                 Ok(Some(reply)) => TaskOutcome::Answered(reply),
