@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{BackendEvent, NoObserver, Observer, supervisor};
 use crate::call::server_request::SuspendedCalls;
+use crate::call::slow_calls::{DIRECT_FOR, SlowCalls};
 use crate::config::spec::Reach;
 use crate::config::{BackendKey, Options};
 use crate::fields::Raw;
@@ -67,6 +68,7 @@ impl Hub {
             sessions: HubSessions::new(&options, store.clone(), observer.clone(), neighbours.clone(), woken),
             tasks: HubTasks::new(store.clone(), clock, neighbours.clone()),
             task_names: TaskNames::new(seal.clone()),
+            slow_calls: SlowCalls::new(DIRECT_FOR),
             users: Users::default(),
             forced_reconnects: ForcedReconnects::new(options.forced_reconnects_per_minute_max),
             suspended: SuspendedCalls::new(options.ask_timeout, seal),
