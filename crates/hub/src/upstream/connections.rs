@@ -53,7 +53,7 @@ pub(super) struct Connections {
     reach: Reach,
     network: Arc<dyn Network>,
     /// The one that was used last is the last.
-    idle: Mutex<VecDeque<(Instant, Wire)>>,
+    idle: Mutex<VecDeque<(Instant, Box<Wire>)>>,
 }
 
 impl Connections {
@@ -96,7 +96,8 @@ impl Connections {
             let is_kept = kept.is_some();
             let mut wire = match kept {
                 Some(wire) => wire,
-                None => self.connect().await?,
+                // Boxed, because it is seldom needed, and every call would have to have room for it.
+                None => Box::pin(self.connect()).await?,
             };
             let mut sent = pin!(wire.sender.try_send_request(request));
             let answered = poll_fn(|cx| wire.drive(cx, |inner| sent.as_mut().poll(inner))).await;
@@ -117,7 +118,7 @@ impl Connections {
         }
     }
 
-    async fn connect(&self) -> Result<Wire, SendError> {
+    async fn connect(&self) -> Result<Box<Wire>, SendError> {
         let unsent = |why: String| SendError { is_unsent: true, why };
         let connecting = async {
             let addresses = match self.host.parse::<IpAddr>() {
@@ -139,11 +140,11 @@ impl Connections {
         let turn = Arc::new(Turn { again: AtomicBool::new(false), caller: Mutex::new(Waker::noop().clone()) });
         let io = TokioIo::new(CallersSocket { socket, turn: turn.clone() });
         let (sender, connection) = handshake(io).await.map_err(|error| unsent(innermost(&error)))?;
-        Ok(Wire { sender, connection, is_over: false, waker: turn.clone().into(), turn, rest: None })
+        Ok(Box::new(Wire { sender, connection, is_over: false, waker: turn.clone().into(), turn, rest: None }))
     }
 
     /// One that is still there, as far as that can be seen.
-    fn take(&self) -> Option<Wire> {
+    fn take(&self) -> Option<Box<Wire>> {
         loop {
             let (since, mut wire) = self.lock().pop_back()?;
             if clock::since(since) < IDLE_FOR && wire.is_ready() {
@@ -152,7 +153,7 @@ impl Connections {
         }
     }
 
-    fn put(&self, wire: Wire) {
+    fn put(&self, wire: Box<Wire>) {
         // What comes on it now wakes nobody.
         wire.turn.caller().clone_from(Waker::noop());
         let mut idle = self.lock();
@@ -162,7 +163,7 @@ impl Connections {
         idle.push_back((clock::now(), wire));
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, Wire)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, Box<Wire>)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -302,7 +303,7 @@ impl AsyncWrite for CallersSocket {
 /// Drives its connection as it is read. When it is let go, the connection waits for the next request.
 struct ResponseBody {
     incoming: Option<Incoming>,
-    wire: Option<Wire>,
+    wire: Option<Box<Wire>>,
     home: Arc<Connections>,
 }
 
