@@ -11,6 +11,7 @@ pub mod health;
 pub mod limits;
 pub mod mcp;
 pub mod openapi;
+mod own_wakes;
 mod page;
 pub(crate) mod problem;
 pub mod produce;
@@ -44,6 +45,7 @@ use self::chat::ChatState;
 use self::health::HealthState;
 use self::mcp::McpState;
 use self::openapi::OpenApiState;
+use self::own_wakes::OwnWakes;
 use self::produce::ProduceState;
 use self::rate_limited_log::RateLimitedLog;
 use self::servers::ServersState;
@@ -236,6 +238,6 @@ impl ConnectionServer {
             self.closing.cancelled().await;
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
-        futures_util::future::select(connection, std::pin::pin!(closed)).await;
+        futures_util::future::select(OwnWakes::of(connection), std::pin::pin!(closed)).await;
     }
 }

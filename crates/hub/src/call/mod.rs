@@ -3,6 +3,7 @@
 pub mod facts;
 pub mod outcome;
 pub mod server_request;
+pub mod slow_calls;
 
 use std::fmt;
 use std::future::Future;

@@ -1,11 +1,12 @@
 //! Sessions over HTTP: streams that can be taken up again, and questions to the client.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_env::clock;
 use bowline_protocol::Principal;
 use bowline_store::StoreError;
+use futures_util::future::{Either, select};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
 
@@ -25,8 +26,6 @@ use crate::session::stream_reader::{self, PositionOwner, SessionStreamReader};
 use crate::session::{HubSession, HubSessionRecord, OWN_STREAM, OpenedStream, Route};
 use crate::sse;
 
-/// A call that is answered within this time is answered directly; a longer one gets a stream that survives its wire.
-const DIRECT_FOR: Duration = Duration::from_millis(100);
 /// What a client should wait before it takes a stream up again.
 const RETRY: &str = "retry: 1000\n";
 /// While the store cannot take the end of a call, it is tried again this often: ten minutes in all, as for tasks.
@@ -225,15 +224,15 @@ async fn run(
     let under_way = session.started(&request.id);
     let mut conversation = begin(&hub, ClientContext::of_session(&session).with_role(role), request.clone());
     let mut on_stream = OnStream::new(&session, &request, outlet);
-    let direct_until = clock::now() + DIRECT_FOR;
+    let mut slow = hub.slow_calls.begin();
     loop {
         let next = under_way.token().run_until_cancelled(conversation.next());
         let step = if on_stream.is_settled() {
             next.await
         } else {
-            match tokio::time::timeout_at(direct_until.into(), next).await {
-                Ok(step) => step,
-                Err(_) => {
+            match select(pin!(next), &mut slow).await {
+                Either::Left((step, _)) => step,
+                Either::Right(_) => {
                     on_stream.open().await;
                     continue;
                 }

@@ -17,6 +17,7 @@ use tokio::sync::broadcast;
 use crate::backend::{Backend, BackendEvent, Observer, supervisor};
 use crate::call::Requester;
 use crate::call::server_request::SuspendedCalls;
+use crate::call::slow_calls::SlowCalls;
 use crate::config::spec::SpecError;
 use crate::config::{BackendKey, Options};
 use crate::peers::PeerNodes;
@@ -60,6 +61,7 @@ pub struct Hub {
     pub suspended: SuspendedCalls,
     pub tasks: Arc<HubTasks>,
     pub task_names: TaskNames,
+    pub slow_calls: Arc<SlowCalls>,
     pub(crate) context: supervisor::SupervisorContext,
     pub(crate) happenings: broadcast::Sender<Happening>,
     pub observer: Arc<dyn Observer>,

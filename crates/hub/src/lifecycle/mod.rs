@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{BackendEvent, NoObserver, Observer, supervisor};
 use crate::call::server_request::SuspendedCalls;
+use crate::call::slow_calls::{DIRECT_FOR, SlowCalls};
 use crate::config::spec::Reach;
 use crate::config::{BackendKey, Options};
 use crate::fields::Raw;
@@ -55,6 +56,7 @@ impl Hub {
             health_interval: options.health_interval,
             health_timeout: options.health_timeout,
             http: http::client(Reach::Anywhere, &options.env.network),
+            network: options.env.network.clone(),
             events,
             programs: TaskTracker::new(),
             processes: PoolLimits {
@@ -68,6 +70,7 @@ impl Hub {
             sessions: Arc::new(HubSessions::new(&options, store.clone(), observer.clone(), neighbours.clone())),
             tasks: Arc::new(HubTasks::new(store.clone(), clock, neighbours.clone())),
             task_names: TaskNames::new(seal.clone()),
+            slow_calls: SlowCalls::new(DIRECT_FOR),
             users: Users::default(),
             forced_reconnects: ForcedReconnects::new(options.forced_reconnects_per_minute_max),
             suspended: SuspendedCalls::new(options.ask_timeout, seal),

@@ -86,8 +86,11 @@ pub(super) fn retry_after(response: &Response) -> Option<Duration> {
 
 /// The innermost reason, without the URL, which may hold a secret.
 pub(super) fn tell(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut source: &dyn std::error::Error = &error;
+    innermost(&error.without_url())
+}
+
+pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut source = error;
     while let Some(inner) = source.source() {
         source = inner;
     }
@@ -119,7 +122,10 @@ pub(super) async fn body(mut response: Response) -> Result<Vec<u8>, BodyError> {
     }
 }
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Who asks.
+pub(super) const AGENT: &str = concat!("bowline/", env!("CARGO_PKG_VERSION"));
 
 /// Redirects are not followed: they could lead anywhere, with our headers.
 #[allow(clippy::expect_used)]
@@ -131,7 +137,7 @@ pub fn client(reach: Reach, network: &Arc<dyn Network>) -> reqwest::Client {
             .tcp_nodelay(true)
             .pool_max_idle_per_host(64)
             .no_proxy()
-            .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
+            .user_agent(AGENT)
             .dns_resolver(Arc::new(GuardedResolver { reach, network: network.clone() }))
     };
     builder().build().unwrap_or_else(|error| {
@@ -160,7 +166,7 @@ pub fn check(spec: &ServerSpec, reach: Reach) -> Result<(), SpecError> {
     }
 }
 
-fn is_localhost(host: &str) -> bool {
+pub(super) fn is_localhost(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     host == "localhost" || host.ends_with(".localhost")
 }
@@ -182,7 +188,7 @@ impl Resolve for GuardedResolver {
 }
 
 /// The addresses that may be dialled. Where all may be, the resolver's own error helps the operator and tells nothing new.
-fn allowed(
+pub(super) fn allowed(
     found: std::io::Result<Vec<SocketAddr>>,
     reach: Reach,
 ) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error + Send + Sync>> {

@@ -24,6 +24,7 @@ use crate::fields::{Fields, Raw};
 use crate::message::{self, RpcId};
 use crate::revision::{v2025, v2026};
 use crate::upstream::backend_session::{BackendSession, BackendSessions, HttpSession};
+use crate::upstream::connections::Connections;
 use crate::upstream::http::{SESSION, prepare, retry_after, said, session_headers, status_of};
 use crate::upstream::pending_calls::AskedByBackend;
 use crate::upstream::streamable_http::request::PostError;
@@ -38,6 +39,8 @@ const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct HttpTransport {
     facts: std::sync::OnceLock<ServerFacts>,
     url: Url,
+    /// Its POSTs go out on these, if it is on this machine.
+    connections: Option<Arc<Connections>>,
     /// What every POST has: what was configured, and what a message needs.
     headers: HeaderMap,
     pub(super) dial: Dial,
@@ -82,6 +85,7 @@ pub async fn dial(
     let (shared, _) = lanes.of(&Caller::hub());
     let transport = Arc::new(HttpTransport {
         facts: std::sync::OnceLock::new(),
+        connections: Connections::to(url, dial.reach, &dial.network),
         url: url.clone(),
         headers,
         dial,

@@ -10,7 +10,7 @@ use bowline_core::upstream_session::{
     SessionPlace, UpstreamCall,
 };
 use bowline_env::clock;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode};
 
 use super::response::{self, ResponseOutcome, is_stream};
@@ -21,6 +21,7 @@ use crate::message::{self, RpcId};
 use crate::revision::{v2025, v2026};
 use crate::upstream::backend_session::{BackendSession, HttpSession, SessionCall};
 use crate::upstream::cancelled;
+use crate::upstream::connections::SendError;
 use crate::upstream::http::{refusal, retry_after, said, status_of, tell};
 
 /// Why a POST brought no response to look at.
@@ -269,12 +270,22 @@ impl HttpTransport {
         headers: &[(String, String)],
         session: Option<&HttpSession>,
     ) -> Result<Response, PostError> {
-        let base = session.map_or(&self.headers, |session| &session.headers);
-        let mut request = self.dial.http.post(self.url.clone()).headers(base.clone());
+        let mut all = session.map_or(&self.headers, |session| &session.headers).clone();
         for (name, value) in headers {
-            request = request.header(name, value);
+            let (Ok(sent), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) else {
+                let why = format!("the header `{name}` cannot be sent");
+                return Err(PostError { failure: PostFailure::NotSent, why });
+            };
+            all.append(sent, value);
         }
-        let sent = request.body(body.get().to_owned()).send().await;
+        if let Some(connections) = &self.connections {
+            let sent = connections.post(all, body.get().to_owned().into()).await;
+            return sent.map_err(|SendError { is_unsent, why }| PostError {
+                failure: if is_unsent { PostFailure::NotSent } else { PostFailure::Unknown },
+                why,
+            });
+        }
+        let sent = self.dial.http.post(self.url.clone()).headers(all).body(body.get().to_owned()).send().await;
         sent.map_err(|error| {
             let failure =
                 if error.is_connect() || error.is_builder() { PostFailure::NotSent } else { PostFailure::Unknown };
