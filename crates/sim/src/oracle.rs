@@ -211,9 +211,13 @@ impl Oracle {
         facts.trace.note("agent", format_args!("works on {tag} as {run}"));
         let (first_ms, runs) = facts.runs.entry(tag.to_owned()).or_insert_with(|| (now_ms, BTreeSet::new()));
         runs.insert(run.to_owned());
-        if let (first_ms, true) = (*first_ms, runs.len() > 1)
-            && !facts.may_be_lost(first_ms)
-        {
+        let (first_ms, is_again) = (*first_ms, runs.len() > 1);
+        // It was accepted between when it was sent and when the work began, which a node that stood still begins later.
+        let sent_ms = facts.sent.iter().filter(|sent| sent.tag == tag).map(|sent| sent.at_ms).min();
+        let accepted = sent_ms.unwrap_or(first_ms).min(first_ms)..=first_ms;
+        let may_be_lost =
+            facts.losses.iter().any(|loss| loss.from_ms <= *accepted.end() && *accepted.start() <= loss.to_ms);
+        if is_again && !may_be_lost {
             facts.violate("agent", format_args!("{tag} was worked on twice"));
         }
     }
