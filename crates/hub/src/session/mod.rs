@@ -301,6 +301,9 @@ impl HubSession {
     /// Its calls write at the same time, each with a copy of the writer and all under one lease, so that the store can
     /// write them down together. A copy that finds the lease void ends the session, and none takes another lease.
     async fn write(&self, commit: Commit) -> Result<Committed, StoreError> {
+        if self.is_lost() {
+            return Err(StoreError::Closed);
+        }
         let written = self.log.clone().commit_leased(commit).await;
         match &written {
             Ok(committed) => {
