@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bowline_actor::{ActivationError, Actor, ActorDirectory, ActorHost as _};
 use bowline_env::clock;
 use bowline_hub::Hub;
 use bowline_protocol::{LogId, SessionId, TaskId};
@@ -25,7 +26,6 @@ use crate::task::record::Worker;
 use crate::task::status::Status;
 use crate::task::{TaskCommand, TaskRecord, TaskRequest, Tasks};
 use crate::tombstones::Tombstones;
-use bowline_actor::{ActivationError, Actor, ActorDirectory, ActorHost as _};
 
 /// The next sweep comes early when so many sessions and tasks have ended.
 const ENDED_MAX: usize = 1000;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use bowline_actor::Router;
 use bowline_api::{Agent, Tools};
 use bowline_env::net::Listener;
 use bowline_env::{clock, entropy};
@@ -53,7 +54,6 @@ use crate::task::Tasks;
 use crate::task::actor::TaskActor;
 use crate::tls::Tls;
 use crate::{drive, format, hub};
-use bowline_actor::Router;
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bowline_actor::Router;
 use bowline_protocol::{LogId, Principal, Refusal, SessionId, TaskId};
 use bowline_store::{Fence, Holder, Leased, Lessor, StoreError};
 
@@ -12,7 +13,6 @@ use crate::session::actor::SessionActor;
 use crate::session::{SessionCommand, SessionRequest};
 use crate::task::TaskCommand;
 use crate::task::actor::TaskActor;
-use bowline_actor::Router;
 
 #[derive(Debug)]
 pub struct ClusterRouter(pub Arc<Cluster>);

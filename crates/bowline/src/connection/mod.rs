@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bowline_actor::ActorHost as _;
 use bowline_core::link::{Link, Output};
 use bowline_core::{Bucket, Heartbeat};
 use bowline_env::{clock, entropy};
@@ -27,7 +28,6 @@ use crate::refusals;
 use crate::session::{
     self, AttachOrigin, CommandSender, Grant, Mail, MailReceiver, Mailbox, SessionCommand, SessionRequest,
 };
-use bowline_actor::ActorHost as _;
 
 /// An empty outbox that once held more frames than this gives its memory back.
 const OUTBOX_FRAMES_KEPT: usize = 256;

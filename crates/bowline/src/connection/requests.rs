@@ -1,5 +1,6 @@
 //! What a connection does with each client frame.
 
+use bowline_actor::ActorHost as _;
 use bowline_api::{Reply, WorkCommand};
 use bowline_env::clock;
 use bowline_mutant::mutant;
@@ -15,7 +16,6 @@ use crate::session::export::ExportOptions;
 use crate::session::registry::NewSession;
 use crate::session::restore::{self, Restored};
 use crate::session::{AttachOrigin, AttachRequest, SessionRequest};
-use bowline_actor::ActorHost as _;
 
 impl Connection {
     /// One text frame of the client's.

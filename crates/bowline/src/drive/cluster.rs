@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bowline_actor::ActorHost as _;
 use bowline_core::peers::Sign;
 use bowline_env::{clock, entropy};
 use bowline_hub::{Hub, serve_neighbour};
@@ -23,7 +24,6 @@ use crate::maintenance::Maintenance;
 use crate::metrics::Metrics;
 use crate::session::Sessions;
 use crate::task::Tasks;
-use bowline_actor::ActorHost as _;
 
 /// What is asked from elsewhere is done by so many at once, and for one session in order.
 const HANDS: usize = 16;

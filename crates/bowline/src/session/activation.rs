@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use bowline_actor::{ActivationError, Actor, ActorHost as _, ActorLocation, Process, RunEvent};
 use bowline_api::{Emission, RunResult};
 use bowline_core::Hold;
 use bowline_core::turn::{Active, AfterCrash};
@@ -22,7 +23,6 @@ use super::run::{Cancel, Entry, RunEnd};
 use super::{CommandOutcome, CommandSender, Life, Mail, SessionCommand, SessionRecord};
 use crate::logs::placement::Location;
 use crate::refusals;
-use bowline_actor::{ActivationError, Actor, ActorHost as _, ActorLocation, Process, RunEvent};
 
 /// How long an actor without work stays, so that a client that comes right back finds it warm.
 const LINGER: Duration = Duration::from_secs(2);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_actor::EMISSIONS_MAX;
 use bowline_api::{
     Agent, AgentError, Emitter, Operation, OperationRequest, StartedOperation, ToolCall, ToolOutcome, Tools,
 };
@@ -30,7 +31,6 @@ use crate::task::record::{TaskRecord, Worker};
 use crate::task::status::Status;
 use crate::task::work::{TaskWork, died};
 use crate::task::{AcceptedOperation, TaskClose};
-use bowline_actor::EMISSIONS_MAX;
 
 /// What is to be done in the background.
 pub struct Order {

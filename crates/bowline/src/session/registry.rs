@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use async_trait::async_trait;
+use bowline_actor::{Actor, ActorDirectory, ActorHost, Router};
 use bowline_api::{Agent, Tools};
 use bowline_core::resume_token::ResumeToken;
 use bowline_core::scrub::Scrubber;
@@ -31,7 +32,6 @@ use crate::refusals;
 use crate::secret::Presented;
 use crate::task::Tasks;
 use crate::task::registry::OperationListener;
-use bowline_actor::{Actor, ActorDirectory, ActorHost, Router};
 
 pub struct Sessions {
     pub(super) config: Arc<Config>,

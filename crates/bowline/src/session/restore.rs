@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_actor::ActorHost as _;
 use bowline_api::{Input, Message, OpenQuestion, Role};
 use bowline_core::Turn;
 use bowline_core::scrub::omit_redacted;
@@ -22,7 +23,6 @@ use super::registry::Sessions;
 use super::tools_used::{self, UsedTools};
 use super::{Life, Mail, used_states};
 use crate::alias;
-use bowline_actor::ActorHost as _;
 
 /// What `agent.state_restored` tells, besides what every greeting does.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
+use bowline_actor::{EMISSIONS_MAX, Process};
 use bowline_api::{
     AgentError, Answer, Emission, Emitter, FunctionOutputs, Input, Message, OpenCalls, OpenQuestion, Reply, Role, Run,
     RunResult, UpstreamFinish, Work, WorkCommand,
@@ -24,7 +25,6 @@ use super::{CommandOutcome, CommandSender, used_states};
 use crate::agent_host::agent_host;
 use crate::task::status::TurnError;
 use crate::task::work::died;
-use bowline_actor::{EMISSIONS_MAX, Process};
 
 #[derive(Debug)]
 pub struct LiveRun {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use bowline_actor::{ActivationError, Actor, ActorLocation, RunEvent};
 use bowline_api::{AgentError, Emission};
 use bowline_env::clock;
 use bowline_protocol::{ErrorCode, LogId, Principal, Refusal, TaskId};
@@ -19,7 +20,6 @@ use super::stream_state::StreamState;
 use super::work::TaskWork;
 use crate::logs::placement::Location;
 use crate::refusals;
-use bowline_actor::{ActivationError, Actor, ActorLocation, RunEvent};
 
 /// How long an actor without work stays, so that the next append finds it warm.
 const LINGER: Duration = Duration::from_secs(2);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use async_trait::async_trait;
+use bowline_actor::{ActorDirectory, ActorHost, Router};
 use bowline_env::{clock, entropy};
 use bowline_mutant::mutant;
 use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq, SessionId, TaskId};
@@ -25,7 +26,6 @@ use crate::logs::Logs;
 use crate::metrics::Metrics;
 use crate::refusals;
 use crate::reply::Responder;
-use bowline_actor::{ActorDirectory, ActorHost, Router};
 
 /// A session's side of its background operations.
 #[async_trait]

@@ -1,5 +1,6 @@
 //! The work that an agent of ours does for a task: what it says, on its way into the log.
 
+use bowline_actor::{Process, RunEvent};
 use bowline_api::{AgentError, Emission};
 use bowline_protocol::{Draft, ErrorCode};
 use serde_json::Value;
@@ -7,7 +8,6 @@ use tokio::task::JoinError;
 
 use super::actor::TaskActor;
 use super::command::TaskClose;
-use bowline_actor::{Process, RunEvent};
 
 pub type TaskWork = Process<Emission, Result<Value, AgentError>>;
 
