@@ -60,7 +60,7 @@
 
 mod actors;
 pub mod agent;
-mod backend;
+pub mod backend;
 pub mod call;
 pub mod catalogue;
 pub mod config;

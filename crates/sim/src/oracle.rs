@@ -343,10 +343,8 @@ impl Facts {
                 {
                     wrong.push(format!("{name}: a run began at {seq}, and the one from {started} had not ended"));
                 }
-            } else if names::TERMINAL.contains(&seen.name.as_str()) {
-                if open.take().is_none() && keeps_all {
-                    wrong.push(format!("{name}-{seq}: a second end of one run ({})", seen.name));
-                }
+            } else if names::TERMINAL.contains(&seen.name.as_str()) && open.take().is_none() && keeps_all {
+                wrong.push(format!("{name}-{seq}: a second end of one run ({})", seen.name));
             }
         }
         wrong.extend(open.map(|started| format!("{name}: the run from {started} never ended")));

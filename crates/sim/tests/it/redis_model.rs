@@ -85,7 +85,7 @@ async fn who_builds_on_what_redis_has_lost_is_refused_and_has_to_look_again() {
     let time = now.clone();
     let redis =
         SimRedis::new(RedisKeeping::AllButTheLast, Arc::new(move || time.load(Ordering::Relaxed) as u64 * 1000));
-    let store = OnModel::of(redis.clone()).await.redis_store(PLENTY.into()).await;
+    let store = OnModel::of(redis.clone()).await.redis_store(PLENTY).await;
     store.commit(create("log")).await.unwrap();
     let fence = lease(&store).await;
     assert_eq!(add(&store, fence, "a").await, Ok(seq(1)));
@@ -114,7 +114,7 @@ async fn who_builds_on_what_redis_has_lost_is_refused_and_has_to_look_again() {
 async fn a_holder_whose_lease_redis_has_lost_does_not_undo_what_the_one_before_wrote_since() {
     let redis = SimRedis::new(RedisKeeping::AllButTheLast, Arc::new(|| clock::wall_ms() * 1000));
     let model = OnModel::of(redis.clone()).await;
-    let (one, other) = (model.redis_store(PLENTY.into()).await, model.redis_store(PLENTY.into()).await);
+    let (one, other) = (model.redis_store(PLENTY).await, model.redis_store(PLENTY).await);
     let name = |name| Holder::parse(name).unwrap();
     one.commit(create("log")).await.unwrap();
     let first = one.lease(&id("log"), &Claim::by(name("one"))).await.and_then(Leased::fence).unwrap();
