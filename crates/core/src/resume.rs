@@ -75,7 +75,7 @@ impl Resume {
 
     /// Compares the mark of what was acknowledged with what the log holds, for a holder that comes without a cursor.
     ///
-    /// A mark of another epoch is none that a client has: behind it lies what nobody has acknowledged, and that is read,
+    /// A mark of another epoch is none that a client has: behind it lies what no holder has acknowledged, and that is read,
     /// also from before the epoch that the log is in now.
     pub fn behind_mark(extent: &Extent, mark: &Cursor) -> Resume {
         match Resume::decide(extent, mark) {

@@ -219,7 +219,7 @@ impl SessionActor {
     }
 
     /// A mark from another incarnation of the log stands for what that had in common with this one. It moves no further:
-    /// what nobody has acknowledged is owed to the next holder that comes without a cursor.
+    /// what no holder has acknowledged is owed to the next one that comes without a cursor.
     fn adopt_epoch(&mut self, extent: &Extent) {
         let mark = match &self.mark {
             None => self.before_everything(extent),
@@ -259,7 +259,7 @@ impl SessionActor {
         Ok(token)
     }
 
-    /// Writes down that the session is held. Whoever is told so must hold it: where nodes share the store, another one may
+    /// Writes down that the session is held. The grant must be true: where nodes share the store, another one may
     /// have had the session since this one stood still, and only a commit tells. It also tells what Redis has lost, before
     /// the claimant is told where it is.
     async fn mark_held(&mut self) -> Result<(), Refusal> {
@@ -276,7 +276,7 @@ impl SessionActor {
         let change = self.change();
         match self.commit(change).await {
             Err(refusal) if !self.writer.is_leased() => Err(refusal),
-            // A store that is full keeps nobody out.
+            // A store that is full keeps no client out.
             Err(_) => {
                 self.note_record();
                 Ok(())

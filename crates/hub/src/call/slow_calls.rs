@@ -25,7 +25,7 @@ pub struct SlowCalls {
 #[derive(Default)]
 struct YoungCalls {
     calls: VecDeque<(Instant, Arc<CallAge>)>,
-    /// Somebody waits for the first of them.
+    /// A task waits for the first of them.
     is_watched: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Connections to one server on this machine over HTTP without TLS, kept between requests. Whoever waits for an answer drives the connection
+//! Connections to one server on this machine over HTTP without TLS, kept between requests. The task that waits for an answer drives the connection
 //! itself: with a task for each connection, every call would be handed from one task to another and back, which costs more than the call.
 //! From elsewhere an answer takes longer than that, and may never come without a word: `reqwest` watches over such connections.
 
@@ -154,7 +154,7 @@ impl Connections {
     }
 
     fn put(&self, wire: Box<Wire>) {
-        // What comes on it now wakes nobody.
+        // What comes on it now wakes no task.
         wire.turn.caller().clone_from(Waker::noop());
         let mut idle = self.lock();
         while idle.front().is_some_and(|(since, _)| idle.len() >= IDLE_MAX || clock::since(*since) >= IDLE_FOR) {
@@ -174,14 +174,14 @@ impl fmt::Debug for Connections {
     }
 }
 
-/// One connection. Nothing happens on it but while somebody drives it.
+/// One connection. Nothing happens on it but while a task drives it.
 struct Wire {
     sender: SendRequest<Full<Bytes>>,
     connection: Connection<TokioIo<CallersSocket>, Full<Bytes>>,
     is_over: bool,
     turn: Arc<Turn>,
     waker: Waker,
-    /// What nobody wants to read any more of the last response.
+    /// What is not wanted any more of the last response.
     rest: Option<Incoming>,
 }
 
@@ -231,7 +231,7 @@ impl Wire {
     }
 }
 
-/// Whose turn it is to drive a connection. Its parts wake each other while it is driven, for which nobody has to be woken.
+/// Whose turn it is to drive a connection. Its parts wake each other while it is driven, for which no task has to be woken.
 struct Turn {
     /// One part has something for another.
     again: AtomicBool,
@@ -255,7 +255,7 @@ impl Wake for Turn {
     }
 }
 
-/// A socket that wakes whoever drives its connection.
+/// A socket that wakes the task which drives its connection.
 struct CallersSocket {
     socket: Socket,
     turn: Arc<Turn>,

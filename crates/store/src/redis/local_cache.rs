@@ -82,7 +82,7 @@ impl LocalCache {
         }
     }
 
-    /// The newest commit that whoever writes under this fence knows of.
+    /// The newest commit that the writer under this fence knows of.
     pub fn last_commit(&self, log: &LogId, fence: Fence) -> Option<String> {
         lock(&self.commits).get(log).filter(|last| last.fence == fence).map(|last| last.id.clone())
     }
