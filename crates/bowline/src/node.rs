@@ -251,9 +251,9 @@ impl Node {
     /// Shows itself to the other nodes, and continues or ends what an earlier process left behind.
     async fn recover(&self) -> anyhow::Result<()> {
         if let Some(member) = &self.member {
-            drive::cluster::enter(member).await?;
+            drive::cluster::join(member).await?;
             tokio::spawn(drive::cluster::inbox(member.clone()));
-            tokio::spawn(drive::cluster::pulse(member.clone()));
+            tokio::spawn(drive::cluster::heartbeats(member.clone()));
             tokio::spawn(drive::cluster::deadlines(member.cluster.clone()));
             let maintenance = self.maintenance.clone();
             tokio::spawn(async move { maintenance.share_time_for_ever().await });
@@ -294,7 +294,7 @@ impl Node {
         let _ = tokio::time::timeout(Duration::from_secs(5), lifecycle.connections.wait()).await;
         let _ = tokio::time::timeout(Duration::from_secs(5), endpoints).await;
         if let Some(member) = &member
-            && let Err(error) = drive::cluster::show(member, u64::MAX, true).await
+            && let Err(error) = drive::cluster::send_heartbeat(member, u64::MAX, true).await
         {
             tracing::warn!(%error, "could not say goodbye to the other nodes; they will notice");
         }
@@ -376,7 +376,7 @@ async fn open_disk(
 async fn drain(lifecycle: &Lifecycle, maintenance: &Maintenance, member: Option<&Arc<ClusterMember>>) {
     if let Some(member) = member {
         // A node that can take over what is here may have joined since the last look.
-        let _ = tokio::time::timeout(LAST_LOOK, drive::cluster::look_around(member)).await;
+        let _ = tokio::time::timeout(LAST_LOOK, drive::cluster::look_at_peers(member)).await;
     }
     lifecycle.draining.cancel();
     let until = clock::now() + maintenance.config.drain.timeout;

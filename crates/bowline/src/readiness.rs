@@ -41,7 +41,7 @@ pub struct Readiness {
 
 impl Readiness {
     pub fn is_ready(&self) -> bool {
-        let mute = self.cluster.as_ref().is_some_and(|cluster| cluster.mute().is_some());
+        let mute = self.cluster.as_ref().is_some_and(|cluster| cluster.heartbeat_failure().is_some());
         self.lifecycle.is_recovered() && !self.lifecycle.is_draining() && self.store.health().writable && !mute
     }
 }

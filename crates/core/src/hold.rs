@@ -19,7 +19,7 @@ pub struct Hold {
 
 #[derive(Clone, Debug)]
 struct CurrentHolder {
-    party: ConnectionKey,
+    connection: ConnectionKey,
     client_id: Option<ClientId>,
 }
 
@@ -51,41 +51,41 @@ pub struct ProbeOutcome {
 
 impl Hold {
     pub fn holder(&self) -> Option<ConnectionKey> {
-        self.holder.as_ref().map(|holder| holder.party)
+        self.holder.as_ref().map(|holder| holder.connection)
     }
 
-    pub fn is_held_by(&self, party: ConnectionKey) -> bool {
-        self.holder() == Some(party)
+    pub fn is_held_by(&self, connection: ConnectionKey) -> bool {
+        self.holder() == Some(connection)
     }
 
     pub fn claim(
         &mut self,
         now: Instant,
-        party: ConnectionKey,
+        connection: ConnectionKey,
         client_id: Option<ClientId>,
         take_over: bool,
     ) -> ClaimAnswer {
-        let claimant = CurrentHolder { party, client_id };
+        let claimant = CurrentHolder { connection, client_id };
         if let Some(probe) = &mut self.probe {
-            // A party that asks again means its newest question.
-            probe.claimants.retain(|waiting| waiting.party != party);
+            // A connection that asks again means its newest question.
+            probe.claimants.retain(|waiting| waiting.connection != connection);
         }
         let Some(holder) = &self.holder else {
             self.holder = Some(claimant);
             return ClaimAnswer::Granted { superseded: None, refused: Vec::new() };
         };
-        let same_connection = holder.party == party;
+        let same_connection = holder.connection == connection;
         let same_client = claimant.client_id.is_some() && holder.client_id == claimant.client_id;
         if mutant("keep-the-old-holder") && take_over && !same_connection {
             return ClaimAnswer::Granted { superseded: None, refused: Vec::new() };
         }
         if same_connection || same_client || take_over {
-            let superseded = Some(holder.party).filter(|_| !same_connection);
+            let superseded = Some(holder.connection).filter(|_| !same_connection);
             self.holder = Some(claimant);
             let waiting = self.probe.take().map(|probe| probe.claimants).unwrap_or_default();
             return ClaimAnswer::Granted {
                 superseded,
-                refused: waiting.into_iter().map(|waiting| waiting.party).collect(),
+                refused: waiting.into_iter().map(|waiting| waiting.connection).collect(),
             };
         }
         match &mut self.probe {
@@ -94,7 +94,7 @@ impl Hold {
                 ClaimAnswer::Wait
             }
             None => {
-                let holder = holder.party;
+                let holder = holder.connection;
                 self.probe = Some(Probe { claimants: vec![claimant], until: now + PROBE_TIMEOUT });
                 ClaimAnswer::Probe { holder }
             }
@@ -102,25 +102,25 @@ impl Hold {
     }
 
     /// The probed connection answered.
-    pub fn handle_alive(&mut self, party: ConnectionKey) -> Option<ProbeOutcome> {
-        if !self.is_held_by(party) {
+    pub fn handle_alive(&mut self, connection: ConnectionKey) -> Option<ProbeOutcome> {
+        if !self.is_held_by(connection) {
             return None;
         }
         let probe = self.probe.take()?;
-        let refused = probe.claimants.into_iter().map(|claimant| claimant.party).collect();
+        let refused = probe.claimants.into_iter().map(|claimant| claimant.connection).collect();
         Some(ProbeOutcome { granted: None, superseded: None, refused })
     }
 
     /// A connection went away, or let go of the session.
-    pub fn handle_gone(&mut self, party: ConnectionKey) -> Option<ProbeOutcome> {
+    pub fn handle_gone(&mut self, connection: ConnectionKey) -> Option<ProbeOutcome> {
         if let Some(probe) = &mut self.probe {
-            probe.claimants.retain(|claimant| claimant.party != party);
+            probe.claimants.retain(|claimant| claimant.connection != connection);
             if probe.claimants.is_empty() {
                 // There is no claimant any more, so the holder keeps the session.
                 self.probe = None;
             }
         }
-        if !self.is_held_by(party) {
+        if !self.is_held_by(connection) {
             return None;
         }
         self.holder = None;
@@ -134,17 +134,17 @@ impl Hold {
     /// The holder did not answer in time.
     pub fn handle_timeout(&mut self, now: Instant) -> Option<ProbeOutcome> {
         self.probe.as_ref().filter(|probe| probe.until <= now)?;
-        let superseded = self.holder.take().map(|holder| holder.party);
+        let superseded = self.holder.take().map(|holder| holder.connection);
         self.settle(superseded)
     }
 
-    /// The seat is free: the newest claimant gets it, the others lose to a live connection.
+    /// The hold is free: the newest claimant gets it, the others lose to a live connection.
     fn settle(&mut self, superseded: Option<ConnectionKey>) -> Option<ProbeOutcome> {
         let mut claimants = self.probe.take()?.claimants;
         let granted = claimants.pop();
-        let refused = claimants.into_iter().map(|claimant| claimant.party).collect();
+        let refused = claimants.into_iter().map(|claimant| claimant.connection).collect();
         self.holder.clone_from(&granted);
-        Some(ProbeOutcome { granted: granted.map(|holder| holder.party), superseded, refused })
+        Some(ProbeOutcome { granted: granted.map(|holder| holder.connection), superseded, refused })
     }
 }
 
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_party_that_waits_and_then_takes_over_does_not_supersede_itself() {
+    fn a_connection_that_waits_and_then_takes_over_does_not_supersede_itself() {
         let t0 = now();
         let mut hold = Hold::default();
         hold.claim(t0, 1, client("a"), false);

@@ -76,7 +76,7 @@ impl<N: Ord + Clone> Peers<N> {
         }
         let dying: Vec<N> =
             self.peers.iter().filter(|(_, peer)| self.dies(peer)).map(|(name, _)| name.clone()).collect();
-        dying.iter().for_each(|name| self.bury(name));
+        dying.iter().for_each(|name| self.mark_dead(name));
         dying
     }
 
@@ -129,7 +129,7 @@ impl<N: Ord + Clone> Peers<N> {
         !peer.dead && (left || peer.still >= self.patience)
     }
 
-    fn bury(&mut self, name: &N) {
+    fn mark_dead(&mut self, name: &N) {
         if let Some(peer) = self.peers.get_mut(name) {
             peer.dead = true;
         }

@@ -120,33 +120,36 @@ impl Cluster {
 
     /// Keeps a connection's mailbox for the mail that will come back.
     fn remember(&self, to: &Holder, session: &SessionId, mailbox: Mailbox, ask: &SessionRequest) -> RemoteSender {
-        let (party, admitted) = (mailbox.party, mailbox.admitted);
+        let (connection, admitted) = (mailbox.connection, mailbox.admitted);
         let mut state = self.state();
-        let away = state.away.entry(party).or_insert_with(|| RemoteConnection { mailbox, sessions: HashMap::new() });
+        let known = state
+            .connections
+            .entry(connection)
+            .or_insert_with(|| RemoteConnection { mailbox, sessions: HashMap::new() });
         match ask {
-            SessionRequest::Detach => drop(away.sessions.remove(session)),
+            SessionRequest::Detach => drop(known.sessions.remove(session)),
             SessionRequest::Attach(approach) => {
-                let coming = |abroad: &&mut RemoteSession| abroad.node == *to && abroad.coming.is_some();
-                match away.sessions.get_mut(session).filter(coming) {
+                let repeatable = |remote: &&mut RemoteSession| remote.node == *to && remote.repeatable.is_some();
+                match known.sessions.get_mut(session).filter(repeatable) {
                     // It asks twice, and what it asked in between is not forgotten.
-                    Some(abroad) => abroad.keep(ask),
+                    Some(remote) => remote.keep(ask),
                     None => {
-                        let mut abroad = RemoteSession::coming_to(to, approach.way);
-                        abroad.keep(ask);
-                        away.sessions.insert(session.clone(), abroad);
+                        let mut remote = RemoteSession::attaching(to, approach.origin);
+                        remote.keep(ask);
+                        known.sessions.insert(session.clone(), remote);
                     }
                 }
             }
             _ => {
-                let abroad = away.sessions.entry(session.clone()).or_insert_with(|| RemoteSession::at(to));
-                abroad.node = to.clone();
-                abroad.keep(ask);
+                let remote = known.sessions.entry(session.clone()).or_insert_with(|| RemoteSession::at(to));
+                remote.node = to.clone();
+                remote.keep(ask);
             }
         }
-        if away.sessions.is_empty() {
-            state.away.remove(&party);
+        if known.sessions.is_empty() {
+            state.connections.remove(&connection);
         }
-        RemoteSender::Connection { party, admitted }
+        RemoteSender::Connection { connection, admitted }
     }
 
     fn await_answer(&self, node: &Holder, reply: Box<dyn FnOnce(Result<NodeAnswer, Refusal>) + Send + Sync>) -> u64 {

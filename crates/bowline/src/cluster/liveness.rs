@@ -26,7 +26,11 @@ impl Cluster {
     }
 
     /// All records were seen. Gives the nodes that are dead since, and what is to be done about those that came back.
-    pub(crate) fn looked(self: &Arc<Self>, now: Instant, seen: Vec<(Holder, Seen)>) -> (Vec<Holder>, Vec<PeerCommand>) {
+    pub(crate) fn handle_records(
+        self: &Arc<Self>,
+        now: Instant,
+        seen: Vec<(Holder, Seen)>,
+    ) -> (Vec<Holder>, Vec<PeerCommand>) {
         let (mut renewed, mut unaware) = (Vec::new(), Vec::new());
         let dead = {
             let mut state = self.state();
@@ -48,31 +52,31 @@ impl Cluster {
         };
         // It lives, and does not know that this node took it for dead.
         unaware.iter().for_each(|(node, incarnation)| self.notify_dead(node, *incarnation));
-        let errands = renewed.iter().flat_map(|node| self.part_with(node)).collect();
-        (dead, errands)
+        let commands = renewed.iter().flat_map(|node| self.disconnect_peer(node)).collect();
+        (dead, commands)
     }
 
     /// A node is dead. If it is not, it hears of it, and comes back as another incarnation.
     pub(crate) fn declare_dead(self: &Arc<Self>, node: &Holder) -> Vec<PeerCommand> {
-        let errands = self.part_with(node);
+        let commands = self.disconnect_peer(node);
         let incarnation = {
             let mut state = self.state();
-            state.lanes.remove(node);
+            state.queues.remove(node);
             state.exchange.handle_death(node);
             state.exchange.incarnation_of(node)
         };
         self.notify_dead(node, incarnation);
-        errands
+        commands
     }
 
     /// What this node knew of the other counts no more: what it owed is lost, and so are the connections that came from
     /// it. Those who were on their way to a session there can ask elsewhere.
-    pub(super) fn part_with(self: &Arc<Self>, node: &Holder) -> Vec<PeerCommand> {
-        let mut errands = self.ask_again(node);
+    pub(super) fn disconnect_peer(self: &Arc<Self>, node: &Holder) -> Vec<PeerCommand> {
+        let mut commands = self.ask_again(node);
         self.lose(node);
-        let gone = self.state().visitors.lose(node);
-        errands.extend(detach(gone));
-        errands
+        let gone = self.state().peer_connections.lose(node);
+        commands.extend(detach(gone));
+        commands
     }
 
     /// This node goes on as another incarnation: to others it is dead, or its inbox was lost. What the earlier one
@@ -85,26 +89,27 @@ impl Cluster {
             (state.exchange.incarnation(), state.exchange.peers().cloned().collect::<Vec<_>>())
         };
         tracing::warn!(incarnation, why, "this node goes on as another incarnation");
-        let mut errands: Vec<PeerCommand> = nodes.iter().flat_map(|node| self.part_with(node)).collect();
-        errands.push(PeerCommand::Verify);
+        let mut commands: Vec<PeerCommand> = nodes.iter().flat_map(|node| self.disconnect_peer(node)).collect();
+        commands.push(PeerCommand::Verify);
         self.renewed.notify_one();
-        errands
+        commands
     }
 
     /// What was asked of sessions on a lost node and cannot have been answered there, to be asked elsewhere.
     fn ask_again(&self, node: &Holder) -> Vec<PeerCommand> {
         let mut state = self.state();
         let mut again = Vec::new();
-        for away in state.away.values_mut() {
-            let coming = away.sessions.extract_if(|_, abroad| abroad.node == *node && abroad.coming.is_some());
-            for (session, abroad) in coming {
-                let asks = abroad.coming.into_iter().flatten();
+        for connection in state.connections.values_mut() {
+            let repeatable =
+                connection.sessions.extract_if(|_, remote| remote.node == *node && remote.repeatable.is_some());
+            for (session, remote) in repeatable {
+                let asks = remote.repeatable.into_iter().flatten();
                 let asks = asks.filter_map(|ask| serde_json::from_str::<SessionAsk>(&ask).ok());
                 let asks: Vec<SessionRequest> = asks.map(|ask| ask.of(&session)).collect();
                 let Some(SessionRequest::Attach(approach)) = asks.first() else { continue };
                 let asker = approach.principal.clone();
                 again.extend(asks.into_iter().map(|ask| {
-                    let command = SessionCommand::new(CommandSender::Connection(away.mailbox.clone()), ask);
+                    let command = SessionCommand::new(CommandSender::Connection(connection.mailbox.clone()), ask);
                     PeerCommand::Session { session: session.clone(), asker: asker.clone(), command: Box::new(command) }
                 }));
             }
@@ -113,19 +118,19 @@ impl Cluster {
     }
 
     /// A sign of life was given, or could not be.
-    pub(crate) fn note_shown(&self, shown: Result<(), String>) {
+    pub(crate) fn note_heartbeat(&self, shown: Result<(), String>) {
         let mut state = self.state();
         match shown {
-            Ok(()) => (state.shown, state.mute) = (clock::now(), None),
-            Err(why) => state.mute = Some(why),
+            Ok(()) => (state.last_heartbeat, state.heartbeat_error) = (clock::now(), None),
+            Err(why) => state.heartbeat_error = Some(why),
         }
     }
 
     /// Why the other nodes may take this one for dead, if they may.
-    pub fn mute(&self) -> Option<String> {
+    pub fn heartbeat_failure(&self) -> Option<String> {
         let state = self.state();
-        let silent = clock::since(state.shown);
-        match &state.mute {
+        let silent = clock::since(state.last_heartbeat);
+        match &state.heartbeat_error {
             Some(why) => Some(format!("no sign of life can be given: {why}")),
             None if silent >= self.ttl * 3 / 4 => Some(format!("no sign of life was given for {} s", silent.as_secs())),
             None => None,

@@ -4,7 +4,7 @@
 //! and sends what is asked of it to that node's inbox, which is a log like any other. So nodes need no way to each other
 //! but the store, and no address of their own.
 //!
-//! Nothing here is the truth. A node that is wrongly taken for dead is shut out by a fence; a letter that is lost cuts the
+//! Nothing here is the truth. A node that is wrongly taken for dead is shut out by a fence; a message that is lost cuts the
 //! connections that waited for it, and they come back.
 
 mod forward;
@@ -55,7 +55,7 @@ const UNRETURNED_MAX: usize = 10_000;
 const SETTLED_AT_ONCE: usize = 64;
 /// What a connection may ask of a session on another node before it is let in there, and have asked again elsewhere if
 /// that node dies.
-const COMING_MAX: usize = 16;
+const REPEATABLE_MAX: usize = 16;
 /// A node that has not answered for so long is looked after.
 const OVERDUE: Duration = Duration::from_millis(50);
 /// And for so long.
@@ -81,12 +81,12 @@ pub struct Cluster {
 struct State {
     peers: Peers<Holder>,
     exchange: NodeExchange<Holder>,
-    lanes: HashMap<Holder, SendQueue>,
+    queues: HashMap<Holder, SendQueue>,
     /// The beats of nodes that are dead to this one, as they were seen last: if one moves, its node has to be notified.
     dead_beats: HashMap<Holder, u64>,
     /// When this node last gave a sign of life, and why it could not since.
-    shown: Instant,
-    mute: Option<String>,
+    last_heartbeat: Instant,
+    heartbeat_error: Option<String>,
     /// Locks that this process has, or is about to have.
     locked: HashSet<LogId>,
     /// Locks of which it is not known whether this node still has them, and since when they look free.
@@ -96,14 +96,14 @@ struct State {
     /// Requests of ours that wait for another node.
     waiting: HashMap<u64, AwaitedAnswer>,
     /// Connections here with a session elsewhere.
-    away: HashMap<ConnectionKey, RemoteConnection>,
+    connections: HashMap<ConnectionKey, RemoteConnection>,
     /// Connections of other nodes whose session is here.
-    visitors: PeerConnections,
+    peer_connections: PeerConnections,
     /// Where sessions were found last, and whose they are.
     routes: HashMap<SessionId, (Holder, Principal)>,
     /// Nodes that owe us an answer since then.
     silent: HashMap<Holder, Instant>,
-    talks: NodeStreams,
+    streams: NodeStreams,
 }
 
 struct AwaitedAnswer {
@@ -122,27 +122,27 @@ struct RemoteSession {
     node: Holder,
     /// What it asked when it came and right behind that, until the first of it is answered: it can be asked of another
     /// node. None if there is nothing like that, or something among it that must not be done twice.
-    coming: Option<Vec<String>>,
+    repeatable: Option<Vec<String>>,
     /// How it comes, until it is granted its link or refused.
-    way: Option<AttachOrigin>,
+    origin: Option<AttachOrigin>,
 }
 
 impl RemoteSession {
     fn at(node: &Holder) -> RemoteSession {
-        RemoteSession { node: node.clone(), coming: None, way: None }
+        RemoteSession { node: node.clone(), repeatable: None, origin: None }
     }
 
-    fn coming_to(node: &Holder, way: AttachOrigin) -> RemoteSession {
-        RemoteSession { node: node.clone(), coming: Some(Vec::new()), way: Some(way) }
+    fn attaching(node: &Holder, origin: AttachOrigin) -> RemoteSession {
+        RemoteSession { node: node.clone(), repeatable: Some(Vec::new()), origin: Some(origin) }
     }
 
     /// Keeps what is asked of the session while it is not known whether its node has received any of it.
     fn keep(&mut self, ask: &SessionRequest) {
-        let Some(coming) = &mut self.coming else { return };
+        let Some(repeatable) = &mut self.repeatable else { return };
         match serde_json::to_string(&SessionAsk::from(ask)) {
-            Ok(ask_again) if ask.is_repeatable() && coming.len() < COMING_MAX => coming.push(ask_again),
+            Ok(ask_again) if ask.is_repeatable() && repeatable.len() < REPEATABLE_MAX => repeatable.push(ask_again),
             // The connection is cut if the node dies, and its client reconnects.
-            _ => self.coming = None,
+            _ => self.repeatable = None,
         }
     }
 }
@@ -164,19 +164,19 @@ impl Cluster {
             // With beats and looks of an eighth each, a death is noticed within the lease.
             peers: Peers::new(ttl * 3 / 4),
             exchange: NodeExchange::default(),
-            lanes: HashMap::new(),
+            queues: HashMap::new(),
             dead_beats: HashMap::new(),
-            shown: clock::now(),
-            mute: None,
+            last_heartbeat: clock::now(),
+            heartbeat_error: None,
             locked: HashSet::new(),
             doubted_locks: HashMap::new(),
             unreturned: HashMap::new(),
             waiting: HashMap::new(),
-            away: HashMap::new(),
-            visitors: PeerConnections::default(),
+            connections: HashMap::new(),
+            peer_connections: PeerConnections::default(),
             routes: HashMap::new(),
             silent: HashMap::new(),
-            talks: NodeStreams::default(),
+            streams: NodeStreams::default(),
         };
         Ok(Cluster {
             name: holder,
@@ -253,7 +253,7 @@ impl Cluster {
     }
 
     /// Whether there is another node that could serve what this one has.
-    pub fn is_accompanied(&self) -> bool {
+    pub fn has_peers(&self) -> bool {
         self.state().peers.living().next().is_some()
     }
 
@@ -268,26 +268,26 @@ impl Cluster {
     pub(crate) fn lose(&self, node: &Holder) {
         let (cut, waiting) = {
             let mut state = self.state();
-            let State { away, waiting, routes, silent, talks, exchange, .. } = &mut *state;
-            talks.lose(node);
+            let State { connections, waiting, routes, silent, streams, exchange, .. } = &mut *state;
+            streams.lose(node);
             exchange.handle_lost(node);
             let mut cut = Vec::new();
-            for away in away.values_mut() {
-                let lost = away.sessions.extract_if(|_, abroad| abroad.node == *node);
+            for connection in connections.values_mut() {
+                let lost = connection.sessions.extract_if(|_, remote| remote.node == *node);
                 // One that asked for more than its link is cut: only that answers all of it.
-                let refused = |abroad: RemoteSession| abroad.way.filter(|_| abroad.coming.is_some());
-                cut.extend(lost.map(|(session, abroad)| (away.mailbox.clone(), session, refused(abroad))));
+                let refused = |remote: RemoteSession| remote.origin.filter(|_| remote.repeatable.is_some());
+                cut.extend(lost.map(|(session, remote)| (connection.mailbox.clone(), session, refused(remote))));
             }
-            away.retain(|_, away| !away.sessions.is_empty());
+            connections.retain(|_, connection| !connection.sessions.is_empty());
             routes.retain(|_, (holder, _)| holder != node);
             silent.remove(node);
             let waiting: Vec<_> = waiting.extract_if(|_, waiting| waiting.node == *node).collect();
             (cut, waiting)
         };
-        for (mailbox, session, way) in cut {
-            mailbox.send(match way {
+        for (mailbox, session, origin) in cut {
+            mailbox.send(match origin {
                 // It has no link yet that could be cut, and waits for an answer.
-                Some(way) => Mail::Refused { session, refusal: in_doubt(), way: Some(way) },
+                Some(origin) => Mail::Refused { session, refusal: in_doubt(), origin: Some(origin) },
                 None => Mail::Cut { session },
             });
         }
@@ -297,10 +297,10 @@ impl Cluster {
     }
 
     /// Answers those who have waited too long, and forgets connections that are gone.
-    pub(crate) fn tidy(self: &Arc<Self>, now: Instant) {
+    pub(crate) fn expire_waiting(self: &Arc<Self>, now: Instant) {
         let (late, overdue) = {
             let mut state = self.state();
-            state.away.retain(|_, away| !away.mailbox.is_closed());
+            state.connections.retain(|_, connection| !connection.mailbox.is_closed());
             let late: Vec<_> = state.waiting.extract_if(|_, waiting| waiting.until <= now).collect();
             (late, state.exchange.poll_overdue(now, self.answer_timeout))
         };

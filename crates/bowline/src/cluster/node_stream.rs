@@ -1,4 +1,4 @@
-//! Talks between nodes: something is asked once and answered in as many parts as it takes, until either side leaves.
+//! Streams between nodes: something is asked once and answered in as many parts as it takes, until either side leaves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::logs::placement::Location;
 /// Parts that may be under way; the next one waits until the first was taken.
 const WINDOW: usize = 16;
 
-/// All talks of a node.
+/// All streams of a node.
 #[derive(Default)]
 pub struct NodeStreams {
     /// Those that we began.
@@ -42,7 +42,7 @@ struct Theirs {
 }
 
 impl NodeStreams {
-    /// A node is lost, and all talks with it.
+    /// A node is lost, and all streams with it.
     pub fn lose(&mut self, node: &Holder) {
         for (_, ours) in self.ours.extract_if(|_, ours| ours.node == *node) {
             let _ = ours.parts.send(PeerStreamItem::Lost);
@@ -58,7 +58,7 @@ impl Cluster {
         let (parts, heard) = mpsc::unbounded_channel();
         {
             let mut state = self.state();
-            state.talks.ours.insert(number, Ours { node: to.clone(), parts });
+            state.streams.ours.insert(number, Ours { node: to.clone(), parts });
             state.silent.entry(to.clone()).or_insert_with(clock::now);
         }
         self.post(to, &NodeMessage::Talk { number, turn: NodeStreamMessage::Ask(ask) });
@@ -77,26 +77,26 @@ impl Cluster {
         match turn {
             NodeStreamMessage::Ask(ask) => {
                 let theirs = Theirs { window: Arc::new(Semaphore::new(WINDOW)), over: CancellationToken::new() };
-                state.talks.theirs.insert(their_key, theirs.clone());
+                state.streams.theirs.insert(their_key, theirs.clone());
                 return Some((ask, NodeResponder { cluster: self.clone(), node: from.clone(), number, theirs }));
             }
             NodeStreamMessage::Part(part) => {
-                if let Some(ours) = state.talks.ours.get(&number) {
+                if let Some(ours) = state.streams.ours.get(&number) {
                     let _ = ours.parts.send(PeerStreamItem::Part(part));
                 }
             }
             NodeStreamMessage::End => {
-                if let Some(ours) = state.talks.ours.remove(&number) {
+                if let Some(ours) = state.streams.ours.remove(&number) {
                     let _ = ours.parts.send(PeerStreamItem::Ended);
                 }
             }
             NodeStreamMessage::Taken => {
-                if let Some(theirs) = state.talks.theirs.get(&their_key) {
+                if let Some(theirs) = state.streams.theirs.get(&their_key) {
                     theirs.window.add_permits(1);
                 }
             }
             NodeStreamMessage::Left => {
-                if let Some(theirs) = state.talks.theirs.remove(&their_key) {
+                if let Some(theirs) = state.streams.theirs.remove(&their_key) {
                     theirs.over.cancel();
                 }
             }
@@ -105,7 +105,7 @@ impl Cluster {
     }
 }
 
-/// Our side of a talk that we began.
+/// Our side of a stream that we began.
 pub struct NodeStream {
     cluster: Arc<Cluster>,
     node: Holder,
@@ -131,7 +131,7 @@ impl peers::PeerStream for NodeStream {
 
 impl Drop for NodeStream {
     fn drop(&mut self) {
-        self.cluster.state().talks.ours.remove(&self.number);
+        self.cluster.state().streams.ours.remove(&self.number);
         if !self.over {
             self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: NodeStreamMessage::Left });
         }
@@ -164,7 +164,7 @@ impl peers::PeerResponder for NodeResponder {
 
 impl Drop for NodeResponder {
     fn drop(&mut self) {
-        let known = self.cluster.state().talks.theirs.remove(&(self.node.clone(), self.number));
+        let known = self.cluster.state().streams.theirs.remove(&(self.node.clone(), self.number));
         if known.is_some() {
             self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: NodeStreamMessage::End });
         }

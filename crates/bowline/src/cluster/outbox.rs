@@ -1,4 +1,4 @@
-//! Letters to other nodes: one lane for each, in order, batched, and sent again until the store has them or the node is dead.
+//! Messages to other nodes: one queue for each, in order, batched, and sent again until the store has them or the node is dead.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use super::wire;
 use super::wire::{NodeAnswer, NodeMessage, SessionMail};
 use crate::session::{Mail, Mailbox};
 
-/// Letters that are put into one commit.
-const LETTERS_AT_ONCE: usize = 256;
+/// Messages that are put into one commit.
+const MESSAGES_AT_ONCE: usize = 256;
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 
 /// The way to one node.
 pub struct SendQueue(mpsc::UnboundedSender<Draft>);
 
 impl Cluster {
-    /// Sends a parcel to a node. Whether it arrives is seen by its answer, or by that node's death.
-    pub(super) fn post(self: &Arc<Self>, to: &Holder, parcel: &NodeMessage) {
+    /// Sends a message to a node. Whether it arrives is seen by its answer, or by that node's death.
+    pub(super) fn post(self: &Arc<Self>, to: &Holder, message: &NodeMessage) {
         let mut state = self.state();
         if state.peers.is_dead(to) {
             drop(state);
@@ -30,39 +30,39 @@ impl Cluster {
             return self.lose(to);
         }
         let stamp = state.exchange.stamp(to);
-        if parcel.is_awaited() {
+        if message.is_awaited() {
             state.exchange.note_awaited(clock::now(), to, self.answer_timeout);
         }
-        let letter = wire::write(&self.name, &stamp, parcel);
-        // A lane that has given up on a node that was dead for a while takes nothing any more.
-        if state.lanes.get(to).is_none_or(|lane| lane.0.is_closed()) {
-            let (letters, queue) = mpsc::unbounded_channel();
-            tokio::spawn(carry(self.clone(), to.clone(), queue));
-            state.lanes.insert(to.clone(), SendQueue(letters));
+        let draft = wire::write(&self.name, &stamp, message);
+        // A queue that has given up on a node that was dead for a while takes nothing any more.
+        if state.queues.get(to).is_none_or(|queue| queue.0.is_closed()) {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            tokio::spawn(send_all(self.clone(), to.clone(), receiver));
+            state.queues.insert(to.clone(), SendQueue(sender));
         }
-        if let Some(lane) = state.lanes.get(to) {
+        if let Some(queue) = state.queues.get(to) {
             // If it has been closed since, its node is dead, and those who wait were answered.
-            let _ = lane.0.send(letter);
+            let _ = queue.0.send(draft);
         }
     }
 
-    /// Tells a node something about its letters, if it understands that.
-    pub(super) fn notify(self: &Arc<Self>, to: &Holder, parcel: &NodeMessage) {
+    /// Tells a node something about its messages, if it understands that.
+    pub(super) fn notify(self: &Arc<Self>, to: &Holder, message: &NodeMessage) {
         if self.state().exchange.incarnation_of(to) > 0 {
-            self.post(to, parcel);
+            self.post(to, message);
         }
     }
 
-    /// Tells a node that this incarnation of it is dead to this one. It may be, and then the letter goes with its inbox.
+    /// Tells a node that this incarnation of it is dead to this one. It may be, and then the message goes with its inbox.
     pub(super) fn notify_dead(self: &Arc<Self>, to: &Holder, incarnation: u64) {
         let Some(log) = LogId::parse(to.as_str()).filter(|_| incarnation > 0) else { return };
-        // Beside the lane, so it has no number there: it may overtake what the lane carries, or be lost.
+        // Beside the queue, so it has no number there: it may overtake what is queued, or be lost.
         let stamp = self.state().exchange.uncounted_stamp(to);
-        let letter = wire::write(&self.name, &stamp, &NodeMessage::Dead { incarnation });
+        let draft = wire::write(&self.name, &stamp, &NodeMessage::Dead { incarnation });
         let (store, now_ms) = (self.store.clone(), self.clock.now_ms());
         tokio::spawn(async move {
             let mut commit = Commit::to(log.clone(), Fence::OPEN, now_ms);
-            commit.events = vec![letter.seal(&SessionId::from(&log), &clock::timestamp())];
+            commit.events = vec![draft.seal(&SessionId::from(&log), &clock::timestamp())];
             if let Err(error) = store.commit(commit).await {
                 // It is notified again when it shows a sign of life.
                 tracing::debug!(%log, %error, "cannot notify a node that was declared dead");
@@ -78,19 +78,19 @@ impl Cluster {
     /// Stands for a connection of another node's, as long as both nodes are the incarnations that they are now. When one of
     /// them has become another, the connection was cut, or has asked again what it asked: an answer to what it asked the
     /// first time would be a second one.
-    pub(super) fn visitor(self: &Arc<Self>, node: &Holder, party: u64, between: (u64, u64)) -> Mailbox {
+    pub(super) fn peer_mailbox(self: &Arc<Self>, node: &Holder, connection: u64, between: (u64, u64)) -> Mailbox {
         let (cluster, node) = (self.clone(), node.clone());
-        Mailbox::away(move |mail| {
+        Mailbox::remote(move |mail| {
             {
                 let mut state = cluster.state();
                 if state.exchange.incarnations_with(&node) != between {
                     return;
                 }
                 if let Mail::Granted(grant) = &mail {
-                    state.visitors.rename(&node, party, &grant.claimed, &grant.session);
+                    state.peer_connections.rename(&node, connection, &grant.claimed, &grant.session);
                 }
             }
-            cluster.post(&node, &NodeMessage::Mail { party, mail: Box::new(SessionMail::from(&mail)) });
+            cluster.post(&node, &NodeMessage::Mail { connection, mail: Box::new(SessionMail::from(&mail)) });
         })
     }
 }
@@ -117,19 +117,19 @@ impl Drop for OwedAnswer {
     }
 }
 
-async fn carry(cluster: Arc<Cluster>, to: Holder, mut queue: mpsc::UnboundedReceiver<Draft>) {
+async fn send_all(cluster: Arc<Cluster>, to: Holder, mut queue: mpsc::UnboundedReceiver<Draft>) {
     let Some(log) = LogId::parse(to.as_str()) else { return };
     let session = SessionId::from(&log);
-    let mut letters = Vec::new();
-    while queue.recv_many(&mut letters, LETTERS_AT_ONCE).await > 0 {
+    let mut drafts = Vec::new();
+    while queue.recv_many(&mut drafts, MESSAGES_AT_ONCE).await > 0 {
         let time = clock::timestamp();
         loop {
             let mut commit = Commit::to(log.clone(), Fence::OPEN, cluster.clock.now_ms());
-            commit.events = letters.iter().map(|letter| letter.seal(&session, &time)).collect();
+            commit.events = drafts.iter().map(|draft| draft.seal(&session, &time)).collect();
             match cluster.store.commit(commit).await {
                 Ok(_) => break,
-                // Numbers make a letter that was kept after all, and is sent again, one letter.
-                Err(error) => tracing::debug!(node = %to, %error, "letters cannot be sent yet"),
+                // A message that was kept after all, and is sent again, has the same number: it is read once.
+                Err(error) => tracing::debug!(node = %to, %error, "messages to a node cannot be sent yet"),
             }
             if cluster.is_dead(&to) {
                 cluster.lose(&to);
@@ -137,6 +137,6 @@ async fn carry(cluster: Arc<Cluster>, to: Holder, mut queue: mpsc::UnboundedRece
             }
             tokio::time::sleep(RETRY_EVERY).await;
         }
-        letters.clear();
+        drafts.clear();
     }
 }

@@ -17,7 +17,7 @@ struct PeerConnection {
     sessions: HashMap<SessionId, Principal>,
 }
 
-/// A visitor that is gone, and what it was attached to.
+/// A connection that is gone, and what it was attached to.
 pub struct Gone {
     pub mailbox: Mailbox,
     pub sessions: HashMap<SessionId, Principal>,
@@ -27,31 +27,31 @@ impl PeerConnections {
     /// The mailbox that stands for a connection elsewhere; the same one for all that it asks while it is attached.
     pub fn mailbox(
         &mut self,
-        (node, party): (&Holder, ConnectionKey),
+        (node, connection): (&Holder, ConnectionKey),
         (session, asker, ask): (&SessionId, &Principal, &SessionRequest),
         make: impl FnOnce() -> Mailbox,
     ) -> Mailbox {
-        let key = (node.clone(), party);
-        let visitor =
+        let key = (node.clone(), connection);
+        let known =
             self.0.entry(key.clone()).or_insert_with(|| PeerConnection { mailbox: make(), sessions: HashMap::new() });
-        let mailbox = visitor.mailbox.clone();
+        let mailbox = known.mailbox.clone();
         match ask {
-            SessionRequest::Attach(_) => drop(visitor.sessions.insert(session.clone(), asker.clone())),
-            SessionRequest::Detach => drop(visitor.sessions.remove(session)),
+            SessionRequest::Attach(_) => drop(known.sessions.insert(session.clone(), asker.clone())),
+            SessionRequest::Detach => drop(known.sessions.remove(session)),
             _ => {}
         }
-        if visitor.sessions.is_empty() {
+        if known.sessions.is_empty() {
             self.0.remove(&key);
         }
         mailbox
     }
 
-    /// A session that its visitor attached to under one name goes on under another.
-    pub fn rename(&mut self, node: &Holder, party: ConnectionKey, from: &SessionId, to: &SessionId) {
-        if let Some(visitor) = self.0.get_mut(&(node.clone(), party))
-            && let Some(asker) = visitor.sessions.remove(from)
+    /// A session that a connection attached to under one name goes on under another.
+    pub fn rename(&mut self, node: &Holder, connection: ConnectionKey, from: &SessionId, to: &SessionId) {
+        if let Some(known) = self.0.get_mut(&(node.clone(), connection))
+            && let Some(asker) = known.sessions.remove(from)
         {
-            visitor.sessions.insert(to.clone(), asker);
+            known.sessions.insert(to.clone(), asker);
         }
     }
 

@@ -26,8 +26,8 @@ pub enum PeerCommand {
         asker: Principal,
         command: Box<SessionCommand>,
     },
-    /// The same, as it came.
-    Visit(Box<RemoteAsk>),
+    /// The same, as another node wrote it.
+    Remote(Box<RemoteAsk>),
     Task {
         task: TaskId,
         asker: Principal,
@@ -56,7 +56,7 @@ pub struct RemoteAsk {
 }
 
 impl Cluster {
-    /// Takes a letter in. Mail and answers are delivered at once; what is asked is given back, to be done.
+    /// Takes a message in. Mail and answers are delivered at once; what is asked is given back, to be done.
     pub(crate) fn handle(self: &Arc<Self>, envelope: Envelope) -> Vec<PeerCommand> {
         let Envelope { from, stamp, message } = envelope;
         let ReceivedStamp { verdict, renewed } = {
@@ -68,27 +68,27 @@ impl Cluster {
             }
             received
         };
-        let mut errands = if renewed { self.part_with(&from) } else { Vec::new() };
+        let mut commands = if renewed { self.disconnect_peer(&from) } else { Vec::new() };
         if let Ok(NodeMessage::Dead { incarnation }) = message {
             // Also from a node that is dead to this one: two who declared each other dead would refuse each other for ever.
             if self.state().exchange.is_told_dead(incarnation) {
-                errands.extend(self.renew("another node has declared it dead"));
-                return errands;
+                commands.extend(self.renew("another node has declared it dead"));
+                return commands;
             }
         }
         match verdict {
             MessageVerdict::Fresh => {}
-            MessageVerdict::Repeated => return errands,
+            MessageVerdict::Repeated => return commands,
             MessageVerdict::FromTheDead => {
                 if !matches!(message, Ok(NodeMessage::Dead { .. })) {
                     self.notify_dead(&from, stamp.incarnation);
                 }
-                return errands;
+                return commands;
             }
             MessageVerdict::ForAnother => {
                 tracing::warn!(node = %from, "a message to an earlier incarnation of this node is refused");
                 self.notify(&from, &NodeMessage::Hello);
-                return errands;
+                return commands;
             }
             MessageVerdict::AfterGap => {
                 tracing::warn!(node = %from, "messages from another node were lost");
@@ -97,18 +97,18 @@ impl Cluster {
             }
         }
         match message {
-            Ok(message) => errands.extend(self.open(from, message)),
+            Ok(message) => commands.extend(self.open(from, message)),
             Err(why) => {
                 tracing::error!(node = %from, why, "a message of another node is refused");
                 self.notify(&from, &NodeMessage::Unread { why });
             }
         }
-        errands
+        commands
     }
 
     fn open(self: &Arc<Self>, from: Holder, message: NodeMessage) -> Option<PeerCommand> {
         match message {
-            NodeMessage::Mail { party, mail } => self.deliver(&from, party, (*mail).into()),
+            NodeMessage::Mail { connection, mail } => self.deliver(&from, connection, (*mail).into()),
             NodeMessage::Answer { number, answer } => self.answered(number, answer),
             NodeMessage::Talk { number, turn } => {
                 return self.hear(&from, number, turn).map(|(ask, asker)| PeerCommand::Hub { ask, asker });
@@ -116,8 +116,8 @@ impl Cluster {
             NodeMessage::Session { session, asker, from: sender, ask, hops } => {
                 let between = self.state().exchange.incarnations_with(&from);
                 let ask = ask.of(&session);
-                let visit = RemoteAsk { node: from, sender, session, asker, ask, hops: hops + 1, between };
-                return Some(PeerCommand::Visit(Box::new(visit)));
+                let remote = RemoteAsk { node: from, sender, session, asker, ask, hops: hops + 1, between };
+                return Some(PeerCommand::Remote(Box::new(remote)));
             }
             NodeMessage::Returned { session, asker, from: sender, ask, hops } => {
                 let from = self.returned(&from, sender, &session)?;
@@ -144,8 +144,8 @@ impl Cluster {
 
     /// What is asked from elsewhere, as something that can be done here. None if it was asked for a connection, and one of
     /// the two nodes has become another incarnation since: then the connection was cut, or has asked again.
-    pub(crate) fn admit(self: &Arc<Self>, visit: RemoteAsk) -> Option<SessionCommand> {
-        let RemoteAsk { node, sender, session, asker, ask, hops, between } = visit;
+    pub(crate) fn admit(self: &Arc<Self>, remote: RemoteAsk) -> Option<SessionCommand> {
+        let RemoteAsk { node, sender, session, asker, ask, hops, between } = remote;
         let is_past = {
             let state = self.state();
             state.exchange.incarnations_with(&node) != between || state.peers.is_dead(&node)
@@ -158,8 +158,8 @@ impl Cluster {
     }
 
     /// Sends back what is asked from elsewhere; the session is free, and the node that asks can have it.
-    pub(crate) fn send_back(self: &Arc<Self>, visit: RemoteAsk) {
-        let RemoteAsk { node, sender, session, asker, ask, hops, .. } = visit;
+    pub(crate) fn send_back(self: &Arc<Self>, remote: RemoteAsk) {
+        let RemoteAsk { node, sender, session, asker, ask, hops, .. } = remote;
         let ask = SessionAsk::from(&ask);
         self.post(&node, &NodeMessage::Returned { session, asker, from: sender, ask, hops });
     }
@@ -172,13 +172,13 @@ impl Cluster {
         }
         match sender {
             RemoteSender::Nobody => Some(CommandSender::Internal),
-            RemoteSender::Connection { party, admitted } => {
-                let away = state.away.get_mut(&party)?;
-                if let Some(abroad) = away.sessions.get_mut(session).filter(|abroad| abroad.node == *node) {
+            RemoteSender::Connection { connection, admitted } => {
+                let known = state.connections.get_mut(&connection)?;
+                if let Some(remote) = known.sessions.get_mut(session).filter(|remote| remote.node == *node) {
                     // That node has no part in it any more, and its end cuts no connection. More may be on its way back.
-                    *abroad = RemoteSession::at(&self.name);
+                    *remote = RemoteSession::at(&self.name);
                 }
-                Some(CommandSender::Connection(away.mailbox.clone().asking(admitted)))
+                Some(CommandSender::Connection(known.mailbox.clone().asking(admitted)))
             }
             RemoteSender::Request { number, proof } => {
                 let AwaitedAnswer { reply, .. } = state.waiting.remove(&number)?;
@@ -198,9 +198,11 @@ impl Cluster {
     ) -> CommandSender {
         match sender {
             RemoteSender::Nobody => CommandSender::Internal,
-            RemoteSender::Connection { party, admitted } => {
+            RemoteSender::Connection { connection, admitted } => {
                 let mut state = self.state();
-                let mailbox = state.visitors.mailbox((node, party), about, || self.visitor(node, party, between));
+                let mailbox = state
+                    .peer_connections
+                    .mailbox((node, connection), about, || self.peer_mailbox(node, connection, between));
                 CommandSender::Connection(mailbox.asking(admitted))
             }
             RemoteSender::Request { number, proof } => {
@@ -240,23 +242,25 @@ impl Cluster {
     }
 
     /// Mail for a connection of ours from a session elsewhere.
-    fn deliver(&self, from: &Holder, party: ConnectionKey, mail: Mail) {
+    fn deliver(&self, from: &Holder, connection: ConnectionKey, mail: Mail) {
         let mailbox = {
             let mut state = self.state();
-            let Some(away) = state.away.get_mut(&party) else { return };
+            let Some(known) = state.connections.get_mut(&connection) else { return };
             if let Some(session) = mail.about() {
                 // A node that lost the session without knowing it yet has no say in it any more.
-                let Some(abroad) = away.sessions.get_mut(session).filter(|abroad| abroad.node == *from) else { return };
-                abroad.coming = None;
-                if matches!(mail, Mail::Granted(_) | Mail::Refused { way: Some(_), .. }) {
-                    abroad.way = None;
+                let Some(remote) = known.sessions.get_mut(session).filter(|remote| remote.node == *from) else {
+                    return;
+                };
+                remote.repeatable = None;
+                if matches!(mail, Mail::Granted(_) | Mail::Refused { origin: Some(_), .. }) {
+                    remote.origin = None;
                 }
             }
             if let Mail::Granted(grant) = &mail {
                 // A restored session goes on under another name.
-                away.sessions.insert(grant.session.clone(), RemoteSession::at(from));
+                known.sessions.insert(grant.session.clone(), RemoteSession::at(from));
             }
-            away.mailbox.clone()
+            known.mailbox.clone()
         };
         mailbox.send(mail);
     }

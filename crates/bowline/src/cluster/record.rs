@@ -17,7 +17,7 @@ pub struct NodeRecord {
     /// Which incarnation of the node it is. Zero from a node that knows none.
     #[serde(default)]
     pub incarnation: u64,
-    /// The newest version of letters that it reads.
+    /// The newest version of messages that it reads.
     #[serde(default)]
     pub wire: u32,
     pub address: String,

@@ -48,7 +48,7 @@ impl Placement for ClusterRouter {
     }
 
     fn has_peers(&self) -> bool {
-        self.0.is_accompanied()
+        self.0.has_peers()
     }
 }
 

@@ -251,7 +251,7 @@ impl Connection {
         match mail {
             Mail::Granted(grant) => self.granted(*grant),
             Mail::Control(control) => self.say(&control),
-            Mail::Refused { session, refusal, way } => self.handle_refused(session, &refusal, way),
+            Mail::Refused { session, refusal, origin } => self.handle_refused(session, &refusal, origin),
             Mail::Probe { session } => {
                 self.probed.push(session);
                 self.ping_due = true;
@@ -295,12 +295,12 @@ impl Connection {
         self.close(CloseCode::Restart);
     }
 
-    fn handle_refused(&mut self, session: SessionId, refusal: &Refusal, way: Option<AttachOrigin>) {
-        if way.is_some() {
+    fn handle_refused(&mut self, session: SessionId, refusal: &Refusal, origin: Option<AttachOrigin>) {
+        if origin.is_some() {
             self.attaching.retain(|attaching| *attaching != session);
             tracing::info!(connection = %self.id, %session, code = %refusal.code, "reconnect refused");
         }
-        if matches!(way, Some(AttachOrigin::Recover | AttachOrigin::Restored)) {
+        if matches!(origin, Some(AttachOrigin::Recover | AttachOrigin::Restored)) {
             self.context.metrics.refusals.inc(refusal.code.as_str());
             self.say(&Control::recovery_failed(Some(session), refusal));
         } else {
@@ -309,14 +309,14 @@ impl Connection {
     }
 
     fn granted(&mut self, grant: Grant) {
-        let Grant { session, claimed, log, observe, way, extent, resume, position, since, greeting } = grant;
+        let Grant { session, claimed, log, observe, origin, extent, resume, position, since, greeting } = grant;
         self.attaching.retain(|attaching| *attaching != claimed);
         self.unlink(&session);
         self.taken_over = false;
         self.say(&greeting);
         let token = self.next_token;
         self.next_token += 1;
-        let link = match way {
+        let link = match origin {
             AttachOrigin::Created => Link::fresh(session, &extent),
             AttachOrigin::Reconnect | AttachOrigin::Recover | AttachOrigin::Restored => {
                 self.context.metrics.reconnects.inc(resume.verdict());

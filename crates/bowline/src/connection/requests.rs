@@ -173,30 +173,32 @@ impl Connection {
         Err(Refusal::new(ErrorCode::TooManySessions, message).retry_after_ms(1000))
     }
 
-    async fn attach(&mut self, attach: Attach, way: AttachOrigin, identity: &Identity) {
+    async fn attach(&mut self, attach: Attach, origin: AttachOrigin, identity: &Identity) {
         self.context.metrics.reconnect_attempts.inc();
         let session = match self.resolve(attach.session.clone()) {
             Ok(session) => session,
-            Err(refusal) if way == AttachOrigin::Recover => return self.say(&Control::recovery_failed(None, &refusal)),
+            Err(refusal) if origin == AttachOrigin::Recover => {
+                return self.say(&Control::recovery_failed(None, &refusal));
+            }
             Err(refusal) => return self.refuse(None, &refusal),
         };
         let attach = Attach { session: Some(session.clone()), ..attach };
         let again = self.is_linked(&session);
         let room = if again { Ok(()) } else { self.room_for_another() };
         match room {
-            Err(refusal) => self.handle_refused(session, &refusal, Some(way)),
-            Ok(()) => self.claim(attach, way, identity.principal.clone()).await,
+            Err(refusal) => self.handle_refused(session, &refusal, Some(origin)),
+            Ok(()) => self.claim(attach, origin, identity.principal.clone()).await,
         }
     }
 
-    async fn claim(&mut self, attach: Attach, way: AttachOrigin, principal: Principal) {
-        self.claim_with(attach, way, principal, None).await;
+    async fn claim(&mut self, attach: Attach, origin: AttachOrigin, principal: Principal) {
+        self.claim_with(attach, origin, principal, None).await;
     }
 
     async fn claim_with(
         &mut self,
         attach: Attach,
-        way: AttachOrigin,
+        origin: AttachOrigin,
         principal: Principal,
         restored: Option<Box<Restored>>,
     ) {
@@ -205,7 +207,7 @@ impl Connection {
         let approach = AttachRequest {
             session: session.clone(),
             principal: principal.clone(),
-            way,
+            origin,
             cursor: attach.cursor,
             client_id: attach.client_id,
             proof: attach.resume_token.as_ref().map(Presented::from),
@@ -217,7 +219,7 @@ impl Connection {
         let command = self.asking(&session, SessionRequest::Attach(Box::new(approach)));
         if let Err(refusal) = self.context.sessions.send(&session, &principal, command).await {
             self.context.metrics.reconnect_refusals.inc(refusal.code.as_str());
-            self.handle_refused(session, &refusal, Some(way));
+            self.handle_refused(session, &refusal, Some(origin));
         }
     }
 

@@ -25,8 +25,8 @@ use crate::metrics::Metrics;
 use crate::session::Sessions;
 use crate::task::Tasks;
 
-/// What is asked from elsewhere is done by so many at once, and for one session in order.
-const HANDS: usize = 16;
+/// What other nodes ask is done by so many workers at once, and for one session in order.
+const WORKERS: usize = 16;
 /// How often nodes that owe an answer are looked after.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 /// How long a session without a run may take to be given back by a node that leaves: a mark is written, and the lease.
@@ -58,19 +58,19 @@ impl fmt::Debug for ClusterMember {
 pub async fn inbox(member: Arc<ClusterMember>) {
     let cluster = &member.cluster;
     let wake = WakeSet::new();
-    let hands: Vec<mpsc::UnboundedSender<PeerCommand>> = (0..HANDS).map(|_| hand(member.clone())).collect();
+    let workers: Vec<mpsc::UnboundedSender<PeerCommand>> = (0..WORKERS).map(|_| spawn_worker(member.clone())).collect();
     let mut follower = follow_inbox(cluster, &wake).await;
     loop {
         match follower.next(ReadLimit { events: 1024, bytes: 4 << 20 }).await {
             Ok(Followed::Events(events)) => {
                 for envelope in events.iter().filter_map(read_envelope) {
-                    give(&hands, cluster.handle(envelope));
+                    dispatch(&workers, cluster.handle(envelope));
                 }
             }
             // The store has forgotten the inbox, or some of it, before it was read.
-            Ok(Followed::Gap { .. }) => give(&hands, cluster.renew("its inbox was lost")),
+            Ok(Followed::Gap { .. }) => dispatch(&workers, cluster.renew("its inbox was lost")),
             Ok(Followed::Epoch(extent)) => {
-                give(&hands, cluster.renew("its inbox was lost"));
+                dispatch(&workers, cluster.renew("its inbox was lost"));
                 // What was read before stays read: only numbers of the new epoch may have been given twice.
                 follower.seek(follower.position().min(extent.epoch_first).max(extent.first));
                 follower.enter(&extent.epoch);
@@ -100,38 +100,38 @@ async fn follow_inbox(cluster: &Cluster, wake: &Arc<WakeSet>) -> Follower {
     }
 }
 
-fn give(hands: &[mpsc::UnboundedSender<PeerCommand>], errands: Vec<PeerCommand>) {
-    for errand in errands {
-        // A hand ends only with the loop that reads the inbox.
-        let _ = hands[hand_for(&errand)].send(errand);
+fn dispatch(workers: &[mpsc::UnboundedSender<PeerCommand>], commands: Vec<PeerCommand>) {
+    for command in commands {
+        // A worker ends only with the loop that reads the inbox.
+        let _ = workers[worker_for(&command)].send(command);
     }
 }
 
-fn hand_for(errand: &PeerCommand) -> usize {
+fn worker_for(command: &PeerCommand) -> usize {
     let mut hasher = DefaultHasher::new();
-    match errand {
+    match command {
         PeerCommand::Session { session, .. } => session.hash(&mut hasher),
-        PeerCommand::Visit(visit) => visit.session.hash(&mut hasher),
+        PeerCommand::Remote(remote) => remote.session.hash(&mut hasher),
         PeerCommand::Task { task, .. } => task.hash(&mut hasher),
         PeerCommand::Hub { .. } | PeerCommand::Verify => {}
     }
-    hasher.finish() as usize % HANDS
+    hasher.finish() as usize % WORKERS
 }
 
-fn hand(member: Arc<ClusterMember>) -> mpsc::UnboundedSender<PeerCommand> {
-    let (errands, mut todo) = mpsc::unbounded_channel();
+fn spawn_worker(member: Arc<ClusterMember>) -> mpsc::UnboundedSender<PeerCommand> {
+    let (commands, mut todo) = mpsc::unbounded_channel();
     tokio::spawn(async move {
-        while let Some(errand) = todo.recv().await {
-            run(&member, errand).await;
+        while let Some(command) = todo.recv().await {
+            run(&member, command).await;
         }
     });
-    errands
+    commands
 }
 
-async fn run(member: &Arc<ClusterMember>, errand: PeerCommand) {
-    match errand {
+async fn run(member: &Arc<ClusterMember>, command: PeerCommand) {
+    match command {
         PeerCommand::Session { session, asker, command } => member.sessions.deliver(&session, &asker, *command).await,
-        PeerCommand::Visit(visit) => receive(member, *visit).await,
+        PeerCommand::Remote(remote) => receive(member, *remote).await,
         PeerCommand::Task { task, asker, command } => member.tasks.deliver(&task, &asker, command).await,
         PeerCommand::Hub { ask, asker } => {
             // It may take as long as a tool does.
@@ -143,30 +143,30 @@ async fn run(member: &Arc<ClusterMember>, errand: PeerCommand) {
 }
 
 /// Does what another node asks, unless that node can do it itself, since this one is leaving.
-async fn receive(member: &Arc<ClusterMember>, visit: RemoteAsk) {
+async fn receive(member: &Arc<ClusterMember>, remote: RemoteAsk) {
     let cluster = &member.cluster;
-    if member.lifecycle.is_draining() && is_given_back(member, &visit).await {
-        if visit.ask.is_awaited() {
-            cluster.send_back(visit);
+    if member.lifecycle.is_draining() && is_given_back(member, &remote).await {
+        if remote.ask.is_awaited() {
+            cluster.send_back(remote);
         }
         return;
     }
-    let (session, asker) = (visit.session.clone(), visit.asker.clone());
-    if let Some(command) = cluster.admit(visit) {
+    let (session, asker) = (remote.session.clone(), remote.asker.clone());
+    if let Some(command) = cluster.admit(remote) {
         member.sessions.deliver(&session, &asker, command).await;
     }
 }
 
 /// Whether a session is free for other nodes. One that has no run under way is about to be, and is waited for.
-async fn is_given_back(member: &ClusterMember, visit: &RemoteAsk) -> bool {
+async fn is_given_back(member: &ClusterMember, remote: &RemoteAsk) -> bool {
     let cluster = &member.cluster;
     let until = clock::now() + GIVEN_BACK;
     while clock::now() < until {
-        match member.sessions.presence(&visit.session) {
+        match member.sessions.presence(&remote.session) {
             Some(presence) if presence.at_work.load(Ordering::Relaxed) => return false,
             Some(_) => {}
             None => {
-                let Ok((log, _)) = member.sessions.look_up(&visit.session, &visit.asker).await else { return false };
+                let Ok((log, _)) = member.sessions.look_up(&remote.session, &remote.asker).await else { return false };
                 match cluster.store.holder(&log).await {
                     Ok(holder) if holder.as_ref() != Some(&cluster.name) => return true,
                     Ok(_) => {}
@@ -180,7 +180,7 @@ async fn is_given_back(member: &ClusterMember, visit: &RemoteAsk) -> bool {
 }
 
 /// Shows this node's signs of life, and looks at those of the others, for ever.
-pub async fn pulse(member: Arc<ClusterMember>) {
+pub async fn heartbeats(member: Arc<ClusterMember>) {
     let cluster = &member.cluster;
     let every = cluster.ttl / 8;
     let (mut beat, mut due, mut shown) = (1, clock::now(), cluster.clock.uptime());
@@ -189,11 +189,11 @@ pub async fn pulse(member: Arc<ClusterMember>) {
         if now >= due {
             due = now + every;
             beat += 1;
-            let mut given = show(&member, beat, false).await;
+            let mut given = send_heartbeat(&member, beat, false).await;
             if given == Err(StoreError::NoSuchLog) {
                 // The others have removed what they took for the last trace of a dead node, or the store has lost it.
                 run_all(&member, cluster.renew("its record was gone"));
-                given = appear(&member, beat).await;
+                given = register(&member, beat).await;
             }
             match &given {
                 Ok(()) => {
@@ -208,8 +208,8 @@ pub async fn pulse(member: Arc<ClusterMember>) {
                 Err(error) => tracing::warn!(%error, "a sign of life could not be given"),
             }
             let is_shown = given.is_ok();
-            cluster.note_shown(given.map_err(|error| error.to_string()));
-            look_around(&member).await;
+            cluster.note_heartbeat(given.map_err(|error| error.to_string()));
+            look_at_peers(&member).await;
             if is_shown {
                 cluster.settle_locks().await;
                 cluster.give_back_leases().await;
@@ -218,7 +218,7 @@ pub async fn pulse(member: Arc<ClusterMember>) {
         }
         for node in cluster.suspects(clock::now()) {
             if is_gone(cluster, &node).await {
-                bury(&member, node);
+                take_over(&member, node);
             }
         }
         if tokio::time::timeout(LOOK_AFTER.min(every), cluster.renewed.notified()).await.is_ok() {
@@ -233,15 +233,15 @@ pub async fn deadlines(cluster: Arc<Cluster>) {
     let every = (cluster.answer_timeout / 16).min(LOOK_EVERY);
     loop {
         tokio::time::sleep(every).await;
-        cluster.tidy(clock::now());
+        cluster.expire_waiting(clock::now());
     }
 }
 
-fn run_all(member: &Arc<ClusterMember>, errands: Vec<PeerCommand>) {
+fn run_all(member: &Arc<ClusterMember>, commands: Vec<PeerCommand>) {
     let member = member.clone();
     tokio::spawn(async move {
-        for errand in errands {
-            run(&member, errand).await;
+        for command in commands {
+            run(&member, command).await;
         }
     });
 }
@@ -260,14 +260,14 @@ async fn is_gone(cluster: &Cluster, node: &Holder) -> bool {
     }
 }
 
-fn bury(member: &Arc<ClusterMember>, node: Holder) {
+fn take_over(member: &Arc<ClusterMember>, node: Holder) {
     tracing::warn!(%node, "a node is gone; what it held is taken over");
     member.metrics.nodes_lost.inc();
-    let errands = member.cluster.declare_dead(&node);
+    let commands = member.cluster.declare_dead(&node);
     let member = member.clone();
     tokio::spawn(async move {
-        for errand in errands {
-            run(&member, errand).await;
+        for command in commands {
+            run(&member, command).await;
         }
         if let Err(error) = member.maintenance.take_over(&node).await {
             tracing::warn!(%error, %node, "what a dead node held could not all be taken over");
@@ -276,17 +276,17 @@ fn bury(member: &Arc<ClusterMember>, node: Holder) {
 }
 
 /// Gives a sign of life: writes this node's record.
-pub async fn show(member: &ClusterMember, beat: u64, left: bool) -> Result<(), StoreError> {
+pub async fn send_heartbeat(member: &ClusterMember, beat: u64, left: bool) -> Result<(), StoreError> {
     member.cluster.store.commit(sign(member, beat, left)).await.map(drop)
 }
 
 /// The same for one that has no record: makes its log.
-async fn appear(member: &ClusterMember, beat: u64) -> Result<(), StoreError> {
+async fn register(member: &ClusterMember, beat: u64) -> Result<(), StoreError> {
     let mut commit = sign(member, beat, false);
     commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });
     match member.cluster.store.commit(commit).await {
         // An earlier attempt was kept after all.
-        Err(StoreError::Exists) => show(member, beat, false).await,
+        Err(StoreError::Exists) => send_heartbeat(member, beat, false).await,
         done => done.map(drop),
     }
 }
@@ -321,11 +321,11 @@ pub async fn others(cluster: &Cluster) -> Result<Vec<(Holder, NodeRecord)>, Stor
 }
 
 /// Looks who is there, and sees to what the dead have left.
-pub async fn look_around(member: &Arc<ClusterMember>) {
+pub async fn look_at_peers(member: &Arc<ClusterMember>) {
     match look(&member.cluster).await {
-        Ok((dead, errands)) => {
-            run_all(member, errands);
-            dead.into_iter().for_each(|node| bury(member, node));
+        Ok((dead, commands)) => {
+            run_all(member, commands);
+            dead.into_iter().for_each(|node| take_over(member, node));
         }
         Err(error) => tracing::debug!(%error, "the other nodes cannot be seen"),
     }
@@ -337,14 +337,14 @@ async fn look(cluster: &Arc<Cluster>) -> Result<(Vec<Holder>, Vec<PeerCommand>),
         let sign = Sign { beat: record.beat, left: record.left };
         (node, Seen { sign, incarnation: record.incarnation })
     });
-    Ok(cluster.looked(clock::now(), seen.collect()))
+    Ok(cluster.handle_records(clock::now(), seen.collect()))
 }
 
 /// Begins: shows itself, and looks after all whose records are there, since they may be of the dead.
-pub async fn enter(member: &ClusterMember) -> Result<(), StoreError> {
+pub async fn join(member: &ClusterMember) -> Result<(), StoreError> {
     let cluster = &member.cluster;
-    appear(member, 1).await?;
-    cluster.note_shown(Ok(()));
+    register(member, 1).await?;
+    cluster.note_heartbeat(Ok(()));
     for (node, record) in others(cluster).await? {
         if !record.left {
             cluster.suspect(&node);

@@ -65,7 +65,7 @@ async fn readyz(State(readiness): State<Arc<Readiness>>) -> Response {
     let node = readiness.cluster.as_ref().map(|cluster| NodeHealth {
         name: cluster.name.as_str().to_owned(),
         incarnation: cluster.incarnation(),
-        trouble: cluster.mute(),
+        trouble: cluster.heartbeat_failure(),
     });
     let report = ReadinessReport {
         ready,

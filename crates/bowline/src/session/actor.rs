@@ -144,9 +144,9 @@ impl SessionActor {
     async fn handle_connection(&mut self, mailbox: Mailbox, ask: SessionRequest) {
         match ask {
             SessionRequest::Attach(approach) => self.attach(Attacher { mailbox, approach: *approach }).await,
-            SessionRequest::Detach => self.detach(mailbox.party).await,
-            SessionRequest::Alive => self.alive(mailbox.party),
-            SessionRequest::Ack { seq } => self.ack(mailbox.party, seq),
+            SessionRequest::Detach => self.detach(mailbox.connection).await,
+            SessionRequest::Alive => self.alive(mailbox.connection),
+            SessionRequest::Ack { seq } => self.ack(mailbox.connection, seq),
             SessionRequest::Export(options) => self.export(&mailbox, options).await,
             _ => {}
         }
@@ -233,9 +233,9 @@ impl SessionActor {
     }
 
     /// Only the holder's acks move the session's mark; lower ones are no-ops.
-    fn ack(&mut self, party: ConnectionKey, seq: Seq) {
+    fn ack(&mut self, connection: ConnectionKey, seq: Seq) {
         let known = self.mark.as_ref().map_or(Seq::ZERO, |mark| mark.seq);
-        if !(self.hold.is_held_by(party) || mutant("take-acks-of-observers")) || seq <= known {
+        if !(self.hold.is_held_by(connection) || mutant("take-acks-of-observers")) || seq <= known {
             return;
         }
         let mark = Cursor { epoch: self.mark.as_ref().and_then(|mark| mark.epoch.clone()), seq };
@@ -266,13 +266,13 @@ impl SessionActor {
     pub(super) fn may_hold_and_write(&self, from: &Mailbox) -> Result<(), Refusal> {
         if self.shared.config.session.ownership == Ownership::Token
             && !from.admitted
-            && !self.members.contains_key(&from.party)
+            && !self.members.contains_key(&from.connection)
         {
             // With resume tokens a name proves nothing: a client that was never attached is a stranger.
             return Err(refusals::session_not_found());
         }
         self.alive_or_refusal()?;
-        if !self.hold.is_held_by(from.party) && !mutant("let-the-loser-write") {
+        if !self.hold.is_held_by(from.connection) && !mutant("let-the-loser-write") {
             let message = "This connection does not hold the session. Send `user.reconnect` to take it up.";
             return Err(Refusal::new(ErrorCode::SessionReadOnly, message));
         }

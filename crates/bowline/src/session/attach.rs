@@ -26,8 +26,8 @@ impl SessionActor {
         if let Err(refusal) = self.admits(&claimant) {
             return self.refuse(&claimant, refusal);
         }
-        let party = claimant.mailbox.party;
-        let held_by_another = self.hold.holder().is_some_and(|holder| holder != party);
+        let connection = claimant.mailbox.connection;
+        let held_by_another = self.hold.holder().is_some_and(|holder| holder != connection);
         // A new holder is given a new secret anyway.
         if (claimant.approach.observe || held_by_another)
             && let Err(refusal) = self.note_use(claimant.approach.proof.as_ref()).await
@@ -36,23 +36,28 @@ impl SessionActor {
         }
         if claimant.approach.observe {
             // A holder that only wants to watch gives up its hold.
-            let left = self.hold.handle_gone(party);
+            let left = self.hold.handle_gone(connection);
             self.grant(claimant, None).await;
             return self.settle_claims(left).await;
         }
         // If the claim cannot be granted after all, everything is as it was.
         let before = self.hold.clone();
-        match self.hold.claim(clock::now(), party, claimant.approach.client_id.clone(), claimant.approach.take_over) {
+        match self.hold.claim(
+            clock::now(),
+            connection,
+            claimant.approach.client_id.clone(),
+            claimant.approach.take_over,
+        ) {
             ClaimAnswer::Granted { superseded, refused } => {
                 if self.grant(claimant, superseded).await {
-                    refused.into_iter().for_each(|party| self.refuse_held(party));
+                    refused.into_iter().for_each(|connection| self.refuse_held(connection));
                 } else {
                     self.hold = before;
                 }
             }
-            ClaimAnswer::Wait => drop(self.claims.insert(party, claimant)),
+            ClaimAnswer::Wait => drop(self.claims.insert(connection, claimant)),
             ClaimAnswer::Probe { holder } => {
-                self.claims.insert(party, claimant);
+                self.claims.insert(connection, claimant);
                 match self.members.get(&holder) {
                     Some(member) => member.mailbox.send(Mail::Probe { session: self.id.clone() }),
                     None => self.detach(holder).await,
@@ -65,7 +70,7 @@ impl SessionActor {
     fn admits(&self, claimant: &Attacher) -> Result<(), Refusal> {
         let proven = match self.shared.config.session.ownership {
             // A signed state is proof enough: it was given to the owner only.
-            Ownership::Token if matches!(claimant.approach.way, AttachOrigin::Created | AttachOrigin::Restored) => {
+            Ownership::Token if matches!(claimant.approach.origin, AttachOrigin::Created | AttachOrigin::Restored) => {
                 Ok(())
             }
             ownership => self.record.is_proven(ownership, claimant.approach.proof.as_ref()),
@@ -90,18 +95,18 @@ impl SessionActor {
         self.commit(change).await.map(drop)
     }
 
-    pub(super) fn alive(&mut self, party: ConnectionKey) {
-        let Some(outcome) = self.hold.handle_alive(party) else { return };
-        for party in outcome.refused {
-            self.refuse_held(party);
+    pub(super) fn alive(&mut self, connection: ConnectionKey) {
+        let Some(outcome) = self.hold.handle_alive(connection) else { return };
+        for connection in outcome.refused {
+            self.refuse_held(connection);
         }
     }
 
-    pub(super) async fn detach(&mut self, party: ConnectionKey) {
-        self.members.remove(&party);
-        self.claims.remove(&party);
-        let was_held = self.hold.is_held_by(party);
-        let outcome = self.hold.handle_gone(party);
+    pub(super) async fn detach(&mut self, connection: ConnectionKey) {
+        self.members.remove(&connection);
+        self.claims.remove(&connection);
+        let was_held = self.hold.is_held_by(connection);
+        let outcome = self.hold.handle_gone(connection);
         self.settle_claims(outcome).await;
         if was_held && self.hold.holder().is_none() {
             self.record.held = false;
@@ -120,23 +125,23 @@ impl SessionActor {
     /// Answers those who waited for a probe.
     pub(super) async fn settle_claims(&mut self, outcome: Option<ProbeOutcome>) {
         let Some(outcome) = outcome else { return };
-        outcome.refused.into_iter().for_each(|party| self.refuse_held(party));
-        let Some(claimant) = outcome.granted.and_then(|party| self.claims.remove(&party)) else { return };
+        outcome.refused.into_iter().for_each(|connection| self.refuse_held(connection));
+        let Some(claimant) = outcome.granted.and_then(|connection| self.claims.remove(&connection)) else { return };
         if let Err(refusal) = self.alive_or_refusal() {
             // The session ended while the claim waited.
-            self.hold.handle_gone(claimant.mailbox.party);
+            self.hold.handle_gone(claimant.mailbox.connection);
             return self.refuse(&claimant, refusal);
         }
         self.shared.metrics.takeovers.inc("probed_dead");
-        let party = claimant.mailbox.party;
+        let connection = claimant.mailbox.connection;
         if !self.grant(claimant, outcome.superseded).await {
-            self.hold.handle_gone(party);
+            self.hold.handle_gone(connection);
             self.count_presence();
         }
     }
 
-    fn refuse_held(&mut self, party: ConnectionKey) {
-        let Some(claimant) = self.claims.remove(&party) else { return };
+    fn refuse_held(&mut self, connection: ConnectionKey) {
+        let Some(claimant) = self.claims.remove(&connection) else { return };
         self.shared.metrics.takeovers.inc("refused");
         let message =
             "Another live connection holds the session. Send again with `content.take_over: true` to take it over.";
@@ -145,8 +150,8 @@ impl SessionActor {
 
     fn refuse(&self, claimant: &Attacher, refusal: Refusal) {
         self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
-        let AttachRequest { session, way, .. } = &claimant.approach;
-        claimant.mailbox.send(Mail::Refused { session: session.clone(), refusal, way: Some(*way) });
+        let AttachRequest { session, origin, .. } = &claimant.approach;
+        claimant.mailbox.send(Mail::Refused { session: session.clone(), refusal, origin: Some(*origin) });
     }
 
     /// Hands over the right to read, and to write unless it only observes. The previous holder is notified only
@@ -159,7 +164,7 @@ impl SessionActor {
                 return false;
             }
         };
-        if let Some(member) = superseded.and_then(|party| self.members.remove(&party)) {
+        if let Some(member) = superseded.and_then(|connection| self.members.remove(&connection)) {
             self.shared.metrics.takeovers.inc("granted");
             member.mailbox.send(Mail::TakenOver { session: self.id.clone() });
         }
@@ -167,8 +172,8 @@ impl SessionActor {
             self.shared.metrics.state_restores.inc(restored.source.word());
         }
         let Attacher { mailbox, approach: AttachRequest { observe, .. } } = claimant;
-        self.claims.remove(&mailbox.party);
-        self.members.insert(mailbox.party, SessionAttachment { mailbox: mailbox.clone(), observe });
+        self.claims.remove(&mailbox.connection);
+        self.members.insert(mailbox.connection, SessionAttachment { mailbox: mailbox.clone(), observe });
         mailbox.send(Mail::Granted(Box::new(grant)));
         self.count_presence();
         true
@@ -209,7 +214,7 @@ impl SessionActor {
             claimed,
             log: self.log.clone(),
             observe: claimant.approach.observe,
-            way: claimant.approach.way,
+            origin: claimant.approach.origin,
             greeting: self.greeting(claimant, &extent, resume, resume_token),
             resume,
             position: claimant.approach.cursor.as_ref().map(|cursor| cursor.seq),
@@ -306,7 +311,7 @@ impl SessionActor {
             let content = "Session restored successfully".into();
             return Control::new(names::STATE_RESTORED, Some(self.id.clone()), content, facts);
         }
-        let content = if claimant.approach.way == AttachOrigin::Created {
+        let content = if claimant.approach.origin == AttachOrigin::Created {
             json!({ "session_id": self.id, "created_at": clock::rfc3339(self.record.created_ms) })
         } else {
             facts["reconnected"] = true.into();

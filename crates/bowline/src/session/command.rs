@@ -139,8 +139,8 @@ impl SessionCommand {
         match (self.ask, self.from) {
             (SessionRequest::Attach(approach), CommandSender::Connection(mailbox)) => {
                 // The session may have got another name since.
-                let AttachRequest { session, way, .. } = *approach;
-                mailbox.send(Mail::Refused { session, refusal: refusal.clone(), way: Some(way) });
+                let AttachRequest { session, origin, .. } = *approach;
+                mailbox.send(Mail::Refused { session, refusal: refusal.clone(), origin: Some(origin) });
             }
             (ask, _) if !ask.is_awaited() => {}
             (_, from) => from.settle(session, "", Err(refusal.clone())),
@@ -148,7 +148,7 @@ impl SessionCommand {
     }
 }
 
-/// How the client found its way to a session, which decides how success and failure are worded.
+/// How the client came to a session, which decides how success and failure are worded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachOrigin {
     Created,
@@ -165,7 +165,7 @@ pub struct AttachRequest {
     /// The name under which the client asks. While it waits, the session may have got another.
     pub session: SessionId,
     pub principal: Principal,
-    pub way: AttachOrigin,
+    pub origin: AttachOrigin,
     pub cursor: Option<Cursor>,
     pub client_id: Option<ClientId>,
     pub proof: Option<Presented>,
@@ -193,7 +193,7 @@ pub enum Mail {
     Refused {
         session: SessionId,
         refusal: Refusal,
-        way: Option<AttachOrigin>,
+        origin: Option<AttachOrigin>,
     },
     /// What this connection knows of the session may not be so any more, and it must come back.
     Cut {
@@ -244,7 +244,7 @@ pub struct Grant {
     /// The session's log, which may have an older name.
     pub log: LogId,
     pub observe: bool,
-    pub way: AttachOrigin,
+    pub origin: AttachOrigin,
     pub extent: Extent,
     pub resume: Resume,
     /// How far the client said it was.
@@ -261,7 +261,7 @@ pub type MailReceiver = mpsc::UnboundedReceiver<Box<Mail>>;
 /// The way back to one connection.
 #[derive(Clone)]
 pub struct Mailbox {
-    pub party: ConnectionKey,
+    pub connection: ConnectionKey,
     /// Whether the connection was attached to the session that it writes to now or before. Then it has shown whose it is, and
     /// is told what became of the session.
     pub admitted: bool,
@@ -273,18 +273,18 @@ enum MailRoute {
     /// Unbounded, because a connection stops reading its socket while answers pile up, so a client cannot make it grow.
     Here(mpsc::UnboundedSender<Box<Mail>>),
     /// The connection is another node's.
-    Away(Arc<dyn Fn(Mail) + Send + Sync>),
+    Remote(Arc<dyn Fn(Mail) + Send + Sync>),
 }
 
 impl Mailbox {
     pub fn new() -> (Mailbox, MailReceiver) {
         let (mail, inbox) = mpsc::unbounded_channel();
-        (Mailbox { party: next_party(), admitted: false, route: MailRoute::Here(mail) }, inbox)
+        (Mailbox { connection: next_connection(), admitted: false, route: MailRoute::Here(mail) }, inbox)
     }
 
     /// Stands for a connection of another node's.
-    pub fn away(carry: impl Fn(Mail) + Send + Sync + 'static) -> Mailbox {
-        Mailbox { party: next_party(), admitted: false, route: MailRoute::Away(Arc::new(carry)) }
+    pub fn remote(carry: impl Fn(Mail) + Send + Sync + 'static) -> Mailbox {
+        Mailbox { connection: next_connection(), admitted: false, route: MailRoute::Remote(Arc::new(carry)) }
     }
 
     /// The same, for something that is asked of a session that it was or was not attached to.
@@ -293,8 +293,8 @@ impl Mailbox {
         Mailbox { admitted, ..self.clone() }
     }
 
-    pub fn is_away(&self) -> bool {
-        matches!(self.route, MailRoute::Away(_))
+    pub fn is_remote(&self) -> bool {
+        matches!(self.route, MailRoute::Remote(_))
     }
 
     /// Whether the connection is gone, as far as this process can know.
@@ -306,22 +306,22 @@ impl Mailbox {
     pub fn send(&self, mail: Mail) {
         match &self.route {
             MailRoute::Here(sender) => drop(sender.send(Box::new(mail))),
-            MailRoute::Away(carry) => carry(mail),
+            MailRoute::Remote(carry) => carry(mail),
         }
     }
 
     pub fn refuse(&self, session: &SessionId, refusal: Refusal) {
-        self.send(Mail::Refused { session: session.clone(), refusal, way: None });
+        self.send(Mail::Refused { session: session.clone(), refusal, origin: None });
     }
 }
 
 impl std::fmt::Debug for Mailbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mailbox({}{})", self.party, if self.is_away() { ", away" } else { "" })
+        write!(f, "Mailbox({}{})", self.connection, if self.is_remote() { ", remote" } else { "" })
     }
 }
 
-fn next_party() -> ConnectionKey {
+fn next_connection() -> ConnectionKey {
     static PARTIES: AtomicU64 = AtomicU64::new(1);
     PARTIES.fetch_add(1, Ordering::Relaxed)
 }

@@ -77,7 +77,11 @@ impl SessionActor {
     /// Pushes the state to the holder, so that even the loss of this server's disk loses nothing it cannot bring back.
     pub(super) async fn checkpoint(&mut self) {
         self.checkpoint_at = None;
-        let holder = self.hold.holder().and_then(|party| self.members.get(&party)).map(|member| member.mailbox.clone());
+        let holder = self
+            .hold
+            .holder()
+            .and_then(|connection| self.members.get(&connection))
+            .map(|member| member.mailbox.clone());
         let Some(holder) = holder.filter(|_| self.wants_checkpoints()) else { return };
         if let Err(refusal) = self.push_to(&holder).await {
             tracing::warn!(session = %self.id, %refusal, "a checkpoint could not be made");
@@ -89,7 +93,7 @@ impl SessionActor {
 
     /// A run that only waits changes nothing, and its holder has the state already.
     async fn push_to(&mut self, holder: &Mailbox) -> Result<(), Refusal> {
-        let now = (holder.party, self.next_seq().await?);
+        let now = (holder.connection, self.next_seq().await?);
         if self.checkpointed != Some(now) {
             holder.send(Mail::Control(self.exported(ExportOptions::default()).await?));
             self.checkpointed = Some(now);

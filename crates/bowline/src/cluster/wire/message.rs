@@ -38,14 +38,15 @@ pub enum NodeMessage {
         hops: u8,
     },
     Mail {
-        party: ConnectionKey,
+        #[serde(rename = "party")]
+        connection: ConnectionKey,
         mail: Box<SessionMail>,
     },
     Answer {
         number: u64,
         answer: NodeAnswer,
     },
-    /// Of a talk, which goes on over many messages. The number is that of the node which began it.
+    /// Of a stream, which goes on over many messages. The number is that of the node which began it.
     Talk {
         number: u64,
         turn: NodeStreamMessage,
@@ -81,12 +82,19 @@ impl NodeMessage {
 /// Who asks, as the node knows them that they came to.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum RemoteSender {
-    Connection { party: ConnectionKey, admitted: bool },
-    Request { number: u64, proof: Option<Presented> },
+    Connection {
+        #[serde(rename = "party")]
+        connection: ConnectionKey,
+        admitted: bool,
+    },
+    Request {
+        number: u64,
+        proof: Option<Presented>,
+    },
     Nobody,
 }
 
-/// What either side of a talk says.
+/// What either side of a stream says.
 #[derive(Serialize, Deserialize)]
 pub enum NodeStreamMessage {
     Ask(Box<RawValue>),

@@ -295,7 +295,7 @@ impl From<&AttachRequest> for AttachAsk {
     fn from(approach: &AttachRequest) -> AttachAsk {
         AttachAsk {
             principal: approach.principal.clone(),
-            way: approach.way.into(),
+            way: approach.origin.into(),
             cursor: approach.cursor.clone(),
             client_id: approach.client_id.clone(),
             proof: approach.proof.as_ref().map(|proof| proof.0.clone()),
@@ -313,7 +313,7 @@ impl AttachAsk {
         AttachRequest {
             session: session.clone(),
             principal,
-            way: way.into(),
+            origin: way.into(),
             cursor,
             client_id,
             proof: proof.map(Presented),
@@ -326,8 +326,8 @@ impl AttachAsk {
 }
 
 impl From<AttachOrigin> for AttachWay {
-    fn from(way: AttachOrigin) -> AttachWay {
-        match way {
+    fn from(origin: AttachOrigin) -> AttachWay {
+        match origin {
             AttachOrigin::Created => AttachWay::Created,
             AttachOrigin::Reconnect => AttachWay::Reconnect,
             AttachOrigin::Recover => AttachWay::Recover,
@@ -403,10 +403,10 @@ impl From<&Mail> for SessionMail {
         match mail {
             Mail::Granted(grant) => SessionMail::Granted(Box::new((&**grant).into())),
             Mail::Control(control) => SessionMail::Control(control.clone()),
-            Mail::Refused { session, refusal, way } => SessionMail::Refused {
+            Mail::Refused { session, refusal, origin } => SessionMail::Refused {
                 session: session.clone(),
                 refusal: refusal.clone(),
-                way: way.map(AttachWay::from),
+                way: origin.map(AttachWay::from),
             },
             Mail::Cut { session } => SessionMail::Cut { session: session.clone() },
             Mail::TakenOver { session } => SessionMail::TakenOver { session: session.clone() },
@@ -423,7 +423,7 @@ impl From<SessionMail> for Mail {
             SessionMail::Granted(grant) => Mail::Granted(Box::new((*grant).into())),
             SessionMail::Control(control) => Mail::Control(control),
             SessionMail::Refused { session, refusal, way } => {
-                Mail::Refused { session, refusal, way: way.map(AttachOrigin::from) }
+                Mail::Refused { session, refusal, origin: way.map(AttachOrigin::from) }
             }
             SessionMail::Cut { session } => Mail::Cut { session },
             SessionMail::TakenOver { session } => Mail::TakenOver { session },
@@ -441,7 +441,7 @@ impl From<&Grant> for AttachGrant {
             claimed: grant.claimed.clone(),
             log: grant.log.clone(),
             observe: grant.observe,
-            way: grant.way.into(),
+            way: grant.origin.into(),
             extent: grant.extent.clone(),
             resume: grant.resume,
             position: grant.position,
@@ -454,8 +454,8 @@ impl From<&Grant> for AttachGrant {
 impl From<AttachGrant> for Grant {
     fn from(grant: AttachGrant) -> Grant {
         let AttachGrant { session, claimed, log, observe, way, extent, resume, position, since, greeting } = grant;
-        let (way, since) = (way.into(), instant_before(since));
-        Grant { session, claimed, log, observe, way, extent, resume, position, since, greeting }
+        let (origin, since) = (way.into(), instant_before(since));
+        Grant { session, claimed, log, observe, origin, extent, resume, position, since, greeting }
     }
 }
 

@@ -100,8 +100,8 @@ fn through(message: NodeMessage) -> NodeMessage {
             let ask = SessionAsk::from(&ask.of(&session));
             NodeMessage::Session { session, asker, from, ask, hops }
         }
-        NodeMessage::Mail { party, mail } => {
-            NodeMessage::Mail { party, mail: Box::new(SessionMail::from(&Mail::from(*mail))) }
+        NodeMessage::Mail { connection, mail } => {
+            NodeMessage::Mail { connection, mail: Box::new(SessionMail::from(&Mail::from(*mail))) }
         }
         NodeMessage::Answer { number, answer: NodeAnswer::Session(answered) } => {
             NodeMessage::Answer { number, answer: NodeAnswer::of_session(answered.map(CommandOutcome::from)) }
