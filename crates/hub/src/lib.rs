@@ -50,8 +50,9 @@
 //! | tasks | `tasks/actor`, `relay/task`, `tools/tasks`; before older servers `relay/hosted_task` |
 //! | how a session or a task is found, activated and ended | `session/registry`, `session/actor`, `tasks`, `tasks/actor`, in the loop of `bowline_actor`; `actors` has what both share |
 //!
-//! The codecs in [`revision`] know the revisions of the protocol; they are used where messages enter (`downstream`) and leave (`upstream`). Between
-//! the two a request has one form ([`call::BackendCall`]), and what decides is how the two sides exchange messages ([`Exchange`]).
+//! Only the codecs in `revision` know the revisions of the protocol. Where messages enter (`downstream`) and leave (`upstream`), the codec
+//! of the revision that was agreed on translates them. Between the two a request has one form ([`call::BackendCall`]), and what decides is
+//! how the two sides exchange messages ([`Exchange`]). Another revision is a codec and a line in the table there.
 //!
 //! Around these: [`agent`] is what agents inside the server call, [`catalogue`] the lists of a server as they were last seen, `lifecycle` the
 //! start and the end of the hub, [`peers`] the other nodes, `seal` what clients bring back. [`fields`], [`sse`] and `scan` read JSON,
@@ -72,7 +73,7 @@ pub mod message;
 pub mod peers;
 mod registry;
 mod relay;
-pub mod revision;
+mod revision;
 mod scan;
 mod seal;
 pub mod session;

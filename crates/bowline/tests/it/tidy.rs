@@ -363,6 +363,19 @@ fn revisions_between_the_edges(source: &Source) -> Vec<String> {
     })
 }
 
+/// A revision of the protocol, and each of its versions, is named where its codec is, so that another one changes nothing else.
+fn revisions_outside_their_codecs(source: &Source) -> Vec<String> {
+    if !source.is_in(&["hub/src/"]) || source.is_in(&["hub/src/revision/"]) {
+        return Vec::new();
+    }
+    let is_date = |text: &[u8]| {
+        text.iter().zip(b"2000-00-00").all(|(byte, like)| byte == like || (*like == b'0' && byte.is_ascii_digit()))
+    };
+    let is_codec =
+        |word: &str| word.strip_prefix("v20").is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
+    source.complaints(|line| line.as_bytes().windows(10).any(is_date) || words(line).any(is_codec))
+}
+
 type Rule = fn(&Source) -> Vec<String>;
 
 /// Runs a rule over every source and fails with all complaints and the advice.
@@ -420,6 +433,14 @@ fn between_its_edges_the_hub_knows_no_revision() {
     hold(
         revisions_between_the_edges,
         "Translate where messages enter and leave (hub/src/revision); between, ask how they are exchanged (`Exchange`):",
+    );
+}
+
+#[test]
+fn a_revision_of_the_protocol_is_a_codec_and_a_line_in_a_table() {
+    hold(
+        revisions_outside_their_codecs,
+        "What differs between revisions is asked of the codec that was agreed on (hub/src/revision):",
     );
 }
 
@@ -685,6 +706,18 @@ fn each_rule_can_fail() {
             "use bowline_protocol::frame::PlanCommand;",
         ),
         ("revisions", revisions_between_the_edges, "hub/src/relay/call.rs", "use crate::revision::v2026;"),
+        (
+            "codecs",
+            revisions_outside_their_codecs,
+            "hub/src/upstream/pipe.rs",
+            "let result = v2026::server_facts(&result);",
+        ),
+        (
+            "versions",
+            revisions_outside_their_codecs,
+            "hub/src/downstream/session_http.rs",
+            r#"let primed = version >= "2025-11-25";"#,
+        ),
         ("revisions by another word", revisions_between_the_edges, "hub/src/tools/mod.rs", "backend.is_modern()"),
         ("first sentence", without_first_sentence, "core/src/link.rs", "use std::fmt;"),
         ("async core", machines_that_do_more_than_decide, "core/src/link.rs", "pub async fn f() {}"),

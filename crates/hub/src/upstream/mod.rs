@@ -29,7 +29,7 @@ use crate::config::Secrets;
 use crate::config::spec::{Dialect, Reach, ServerSpec, Target};
 use crate::fields::{Fields, Raw};
 use crate::message::RpcId;
-use crate::revision::{v2025, v2026};
+use crate::revision;
 
 pub use crate::upstream::subscriptions::Renewals;
 
@@ -139,10 +139,8 @@ impl Transport {
 
     /// The request by which the backend shows that it is there.
     pub fn health_method(&self) -> &'static str {
-        match self.facts().exchange {
-            Exchange::Session => v2025::PING,
-            Exchange::Stateless => v2026::DISCOVER,
-        }
+        let facts = self.facts();
+        revision::of(&facts.version, facts.exchange).ping_method()
     }
 
     pub fn close(&self) {

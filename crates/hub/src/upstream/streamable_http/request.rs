@@ -15,10 +15,10 @@ use reqwest::{Response, StatusCode};
 
 use super::response::{self, ResponseOutcome, is_stream};
 use super::{HttpDialError, HttpTransport};
-use crate::call::{BackendCall, CallEnding};
+use crate::call::{BackendCall, CallEnding, Exchange};
 use crate::fields::Raw;
 use crate::message::{self, RpcId};
-use crate::revision::{v2025, v2026};
+use crate::revision::Revision;
 use crate::upstream::backend_session::{BackendSession, HttpSession, SessionCall};
 use crate::upstream::cancelled;
 use crate::upstream::connections::SendError;
@@ -81,7 +81,10 @@ impl HttpTransport {
         let id = self.own_id();
         let number = id.as_number().unwrap_or_default();
         let _listed = lane.map(|lane| SessionCall::new(lane, number, &call.caller, call.sink.clone()));
-        let in_session = lane.map(|_| message::request(&id, &call.method, v2025::params(call).as_ref()));
+        let in_session = lane.map(|_| {
+            let params = self.revision(Exchange::Session).params(call);
+            message::request(&id, &call.method, params.as_ref())
+        });
         let (outcome, status) = (ResponseOutcome::Other(String::new()), StatusCode::OK);
         let (session, open, response, last_id, why) = (None, None, None, None, String::new());
         let mut so_far = CallProgress { id, session, open, response, status, outcome, last_id, why };
@@ -194,7 +197,7 @@ impl HttpTransport {
             }
             None => {
                 so_far.id = self.own_id();
-                let (body, headers) = self.stateless_request(&so_far.id, call);
+                let (body, headers) = self.alone(self.revision(Exchange::Stateless), &so_far.id, call);
                 self.post(&body, &headers, None).await
             }
         };
@@ -308,21 +311,15 @@ impl HttpTransport {
         request.send().await.map_err(|error| PostError { failure: PostFailure::NotSent, why: tell(error) })
     }
 
-    /// A request that stands alone, and its headers: the client's own, or what they should be.
-    pub(in crate::upstream) fn stateless_request(
+    /// A request that stands alone, and its headers.
+    pub(in crate::upstream) fn alone(
         &self,
+        revision: &dyn Revision,
         id: &RpcId,
         call: &BackendCall,
     ) -> (Raw, Vec<(String, String)>) {
-        let sent = call.sent.as_ref().and_then(|sent| sent.headers.clone());
-        let (params, headers) = match sent {
-            Some(headers) => (call.params.clone(), headers),
-            None => {
-                let params = Some(v2026::described(call));
-                let headers = [v2026::headers(&call.method, params.as_ref()), call.param_headers.clone()].concat();
-                (params, headers)
-            }
-        };
+        let params = revision.params(call);
+        let headers = revision.headers(call, params.as_ref());
         (message::request(id, &call.method, params.as_ref()), headers)
     }
 }

@@ -10,7 +10,7 @@ use crate::call::server_request::{AnswerReceiver, ask, own_answer};
 use crate::call::{Inbound, InboundSink};
 use crate::catalogue::ListKind;
 use crate::message::{self, BYTES_MAX, Malformed, RpcId, RpcMessage, RpcRequest, RpcResult};
-use crate::revision::v2026;
+use crate::revision;
 use crate::scan::JsonScan;
 use crate::sse::{SseItem, SseParser};
 use crate::upstream::TransportEvent;
@@ -58,7 +58,7 @@ pub(super) async fn read_response(
             ResponseOutcome::Answer(response.answer)
         }
         Ok(RpcMessage::Response(response))
-            if response.id.is_none() && response.answer.as_ref().is_err_and(v2026::is_own_error) =>
+            if response.id.is_none() && response.answer.as_ref().is_err_and(revision::is_own_error) =>
         {
             ResponseOutcome::Answer(response.answer)
         }
