@@ -40,14 +40,15 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | elicitation, sampling, roots | `session/elicitation`; without a session `call/server_request` and `downstream/stateless` |
-//! | progress, and whose a server's words are | `upstream/pending_calls`, `core::attribution` |
+//! | elicitation, sampling, roots | `session/elicitation_and_sampling`; without a session `call/server_request` and `downstream/stateless` |
+//! | progress | `upstream/progress`; whose it is, like all that servers say: `upstream/pending_calls`, `core::attribution` |
 //! | cancellation | `session/cancellation`; upstream `streamable_http/request` and `pipe`, where a caller leaves |
 //! | subscriptions | `session/subscriptions`, `relay/subscriptions`, `upstream/subscriptions` |
-//! | reconnects | `core::backend`, driven by `backend/supervisor` |
+//! | reconnects | `backend/supervisor/reconnects`, as `core::backend` decides |
 //! | sessions at servers, and doubt about them | `core::upstream_session`; `upstream/streamable_http/doubt` asks |
 //! | processes of a program | `core::process_pool`, `upstream/process_pool` |
 //! | tasks | `tasks/actor`, `relay/task`, `tools/tasks`; before older servers `relay/hosted_task` |
+//! | other nodes | [`peers`]; what is asked of them `relay/peer_requests`, a client's whole request `downstream/carried_requests` |
 //! | how a session or a task is found, activated and ended | `session/registry`, `session/actor`, `tasks`, `tasks/actor`, in the loop of `bowline_actor`; `actors` has what both share |
 //!
 //! Only the codecs in `revision` know the revisions of the protocol. Where messages enter (`downstream`) and leave (`upstream`), the codec
@@ -89,7 +90,7 @@ pub use call::{Requester, RequesterRole};
 pub use config::file;
 pub use config::spec::{Reach, ServerSpec, Target, check_address};
 pub use config::{Expose, Options, Prefix};
-pub use downstream::peers::serve as serve_neighbour;
+pub use downstream::carried_requests::serve as serve_neighbour;
 pub use fields::{Fields, Raw};
 pub use hub::{AddError, Hub, RemoveError, file_watch};
 pub use session::Route;

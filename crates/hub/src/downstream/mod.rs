@@ -2,8 +2,8 @@
 //! client waits; what outlives that goes on detached.
 
 pub(crate) mod all_servers;
+pub(crate) mod carried_requests;
 pub(crate) mod one_server;
-pub(crate) mod peers;
 pub(crate) mod session_http;
 pub(crate) mod stateless;
 pub mod stdio;

@@ -19,7 +19,7 @@ use crate::hub::Hub;
 use crate::message::{self, RpcMessage, RpcNotification, RpcRequest};
 use crate::relay::ClientContext;
 use crate::revision;
-use crate::session::elicitation::PendingServerRequest;
+use crate::session::elicitation_and_sampling::PendingServerRequest;
 use crate::session::registry::SessionOpenError;
 use crate::session::stream_reader::{self, PositionOwner, SessionStreamReader};
 use crate::session::{HubSession, HubSessionRecord, OWN_STREAM, OpenedStream, Route};

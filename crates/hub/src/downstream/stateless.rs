@@ -16,7 +16,7 @@ use crate::call::{CallReply, Caller, Conversation, ConversationStep, Exchange, I
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
-use crate::relay::peers::{self, Asking};
+use crate::relay::peer_requests::{self, Asking};
 use crate::relay::{ClientContext, call};
 use crate::revision::{ClientIntroduction, Revision};
 use crate::session::Route;
@@ -185,7 +185,7 @@ impl StatelessCall {
                         for SuspendedQuestion { server, method, params, reply, .. } in questions {
                             let handle = Some(session.to_string());
                             let asking = Asking { handle, server: server.to_string(), method, params, reply };
-                            peers::ask_by_handle(&self.hub, &self.client.principal, asking).await;
+                            peer_requests::ask_by_handle(&self.hub, &self.client.principal, asking).await;
                         }
                     }
                     return self.adapt(reply);
@@ -214,7 +214,7 @@ impl StatelessCall {
         // Only the handle that the call itself named: any other is another client's.
         let named = Fields::of(self.request.params.as_deref()).object("arguments").text("handle");
         let asking = Asking { handle: named, server: server.to_owned(), method, params, reply };
-        peers::ask_by_handle(&self.hub, &self.client.principal, asking).await;
+        peer_requests::ask_by_handle(&self.hub, &self.client.principal, asking).await;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::relay::ClientContext;
 use crate::revision::{self, Revision};
 use crate::scan::{InputLine, JsonScan, Lines};
 use crate::session::cancellation::{CallGuard, CancellableCalls};
-use crate::session::elicitation::PendingServerRequest;
+use crate::session::elicitation_and_sampling::PendingServerRequest;
 use crate::session::stream_reader::{SessionStreamItem, SessionStreamReader};
 use crate::session::{HubSession, OWN_STREAM, Route};
 

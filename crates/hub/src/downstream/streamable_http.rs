@@ -20,7 +20,7 @@ use crate::catalogue::ListKind;
 use crate::catalogue::mirrored_headers::{self, plain_text};
 use crate::downstream::session_http::{self, Outlet};
 use crate::downstream::stateless::{self, Next, StatelessCall};
-use crate::downstream::{peers, revision_of, speaks};
+use crate::downstream::{carried_requests, revision_of, speaks};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage, RpcRequest};
@@ -73,11 +73,11 @@ pub(super) async fn answer(
         Method::GET | Method::DELETE => None,
         _ => return problem(StatusCode::METHOD_NOT_ALLOWED, message::INVALID_REQUEST, "Use POST, GET or DELETE."),
     };
-    match peers::home(hub, headers, message.as_ref()).await {
+    match carried_requests::home(hub, headers, message.as_ref()).await {
         Ok(None) => {}
         Ok(Some(node)) => {
             // Boxed, because a carried request may be carried on from there.
-            return Box::pin(peers::carry(hub, &node, who, route, &request, hops)).await;
+            return Box::pin(carried_requests::carry(hub, &node, who, route, &request, hops)).await;
         }
         Err(error) => {
             tracing::warn!(%error, "cannot find the node that holds an MCP session");

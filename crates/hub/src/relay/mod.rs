@@ -3,7 +3,7 @@
 
 pub(crate) mod call;
 pub(crate) mod hosted_task;
-pub(crate) mod peers;
+pub(crate) mod peer_requests;
 pub(crate) mod subscriptions;
 pub(crate) mod task;
 
@@ -135,18 +135,6 @@ pub fn acting(client: &ClientContext, session: Option<&Arc<HubSession>>) -> Clie
 /// A client that asked for something long ago and may not be connected now.
 pub fn of_owner(owner: &Principal, session: Option<&Arc<HubSession>>) -> ClientContext {
     acting(&ClientContext::absent(owner, format!("principal {owner}")), session)
-}
-
-/// The same for a client that can answer nothing, as it is.
-pub async fn as_client(
-    hub: &Arc<Hub>,
-    client: &ClientContext,
-    backend: &Backend,
-    method: &str,
-    params: &Fields,
-    sink: &InboundSink,
-) -> CallReply {
-    call::pass(hub, client, backend, method, params, sink).await
 }
 
 /// A client that can answer everything, by itself or by the hub's tools, and for whom the hub follows tasks.

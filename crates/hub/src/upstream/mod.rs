@@ -8,6 +8,7 @@ pub(crate) mod inbound_queue;
 pub(crate) mod pending_calls;
 pub(crate) mod pipe;
 pub(crate) mod process_pool;
+pub(crate) mod progress;
 pub(crate) mod stdio;
 pub(crate) mod streamable_http;
 pub(crate) mod subscriptions;

@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 use super::inbound_queue::InboundQueue;
 use super::pending_calls::{InboundRecipient, PendingCall, PendingCalls, PipeKind};
 use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
-use super::{Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, passing};
+use super::{Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, passing, progress};
 use crate::call::facts::ServerFacts;
 use crate::call::server_request::{AnswerReceiver, no_recipient, own_answer};
 use crate::call::{BackendCall, CallEnding, Caller, Exchange, Inbound, InboundSink, SHARED_LANE};
 use crate::catalogue::ListKind;
-use crate::fields::{Fields, Raw};
+use crate::fields::Raw;
 use crate::message::{self, RpcId, RpcMessage, RpcNotification, RpcRequest, RpcResponse, RpcResult};
 use crate::revision::{self, Revision};
 use crate::scan::JsonScan;
@@ -277,7 +277,7 @@ impl Pipe {
             return Err("the connection is closed".into());
         }
         let number = self.waiting.number();
-        let (params, progress) = own_progress_token(params, number);
+        let (params, progress) = progress::with_own_token(params, number);
         let (answered, ending) = oneshot::channel();
         let said = sink.map(|sink| (Arc::new(InboundQueue::new(&self.name)), sink));
         let heard = said.as_ref().map(|(said, _)| said.clone());
@@ -411,16 +411,6 @@ impl Pipe {
     }
 }
 
-/// Callers may use the same progress token, so each call gets its own: its number.
-fn own_progress_token(params: Option<Raw>, number: u64) -> (Option<Raw>, Option<Raw>) {
-    let mut fields = Fields::of(params.as_deref());
-    let mut meta = fields.object("_meta");
-    let Some(token) = meta.get("progressToken").map(ToOwned::to_owned) else { return (params, None) };
-    meta.put("progressToken", &number);
-    fields.set("_meta", meta.to_raw());
-    (Some(fields.to_raw()), Some(token))
-}
-
 /// A request on its way, or out already.
 struct SentRequest<'a> {
     open: OpenRequest<'a>,
@@ -477,6 +467,7 @@ impl fmt::Debug for Pipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fields::Fields;
 
     fn pipe() -> (Arc<Pipe>, mpsc::Receiver<Outgoing>) {
         let (out, outgoing) = mpsc::channel(OUT_QUEUE);
