@@ -31,8 +31,9 @@
 //! the server
 //! ```
 //!
-//! Over HTTP on both sides these are 14 files, and four that all of them use: [`message`], [`fields`], `relay/mod` (who asks) and
-//! `upstream/backend_session`. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all
+//! Over HTTP on both sides these are 14 files with [`session`], and four that all of them use: [`message`], [`fields`], `relay/mod` (who asks)
+//! and `upstream/backend_session`. Not drawn is what a call only asks in passing: the codec of its revision, whether it is slow, cancelled or a
+//! task, and what stands when it has ended. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all
 //! servers and clients, and who may see what), [`session`], `tasks` and `registry`. All share the types in [`call`], [`config`] and
 //! [`message`].
 //!

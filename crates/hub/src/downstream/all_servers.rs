@@ -11,7 +11,7 @@ use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
-use crate::relay::{ClientContext, call, hosted_task, subscriptions, task};
+use crate::relay::{self, ClientContext, call, hosted_task, subscriptions, task};
 use crate::revision::{self, Revision, ServerIntroduction};
 use crate::{downstream, tools};
 
@@ -166,13 +166,7 @@ async fn by_uri(
         let (code, text) = (message::RESOURCE_NOT_FOUND, "no server here has this resource");
         return CallReply::new(Err(message::error_with(code, text, &json!({ "uri": uri }))));
     };
-    let reply = if request.method != "resources/read" && !backend.offers(Exchange::Session) {
-        subscriptions::subscribe(hub, client, &backend, request)
-    } else {
-        call::pass(hub, client, &backend, &request.method, params, sink).await
-    };
-    subscriptions::note(client, Some(backend.name()), &request.method, request.params.as_ref(), &reply).await;
-    reply
+    relay::pass(hub, client, &backend, &request.method, params, sink).await
 }
 
 async fn complete(

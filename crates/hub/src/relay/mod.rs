@@ -97,15 +97,26 @@ pub async fn to_backend(
     params: &Fields,
     sink: &InboundSink,
 ) -> CallReply {
-    let client = acting(client, session);
+    pass(hub, &acting(client, session), backend, method, params, sink).await
+}
+
+/// The same for a client as it is. Where the server has no sessions, a subscription is one of the hub's own.
+pub async fn pass(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    backend: &Backend,
+    method: &str,
+    params: &Fields,
+    sink: &InboundSink,
+) -> CallReply {
     let reply = if method.ends_with("subscribe") && !backend.offers(Exchange::Session) {
         let request =
             RpcRequest { id: message::RpcId::number(0), method: method.to_owned(), params: Some(params.to_raw()) };
-        subscriptions::subscribe(hub, &client, backend, &request)
+        subscriptions::subscribe(hub, client, backend, &request)
     } else {
-        call::pass(hub, &client, backend, method, params, sink).await
+        call::pass(hub, client, backend, method, params, sink).await
     };
-    subscriptions::note(&client, Some(backend.name()), method, Some(&params.to_raw()), &reply).await;
+    subscriptions::note(client, Some(backend.name()), method, Some(&params.to_raw()), &reply).await;
     reply
 }
 
