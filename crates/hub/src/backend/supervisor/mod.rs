@@ -11,7 +11,7 @@ use bowline_core::backend::{BackendMachine, BackendNotice, DialError, Generation
 use bowline_core::health::HealthEvent;
 use bowline_core::process_pool::PoolLimits;
 use bowline_core::{HealthCheck, Listing};
-use bowline_env::Network;
+use bowline_env::http::Http1Client;
 use bowline_env::{clock, entropy};
 use bowline_store::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -41,8 +41,7 @@ pub struct SupervisorContext {
     pub policy: Policy,
     pub health_interval: Duration,
     pub health_timeout: Duration,
-    pub http: reqwest::Client,
-    pub network: Arc<dyn Network>,
+    pub http: Http1Client,
     pub events: mpsc::Sender<(BackendKey, BackendEvent)>,
     /// Programs, from their start until they are gone.
     pub programs: TaskTracker,
@@ -365,7 +364,6 @@ impl Supervisor {
             only_exchange: self.spec.exchange.is_some(),
             events: self.transport_events.clone(),
             http: self.context.http.clone(),
-            network: self.context.network.clone(),
             reach: self.reach,
             renewals: self.renewals.clone(),
             secrets: self.secrets.clone(),
