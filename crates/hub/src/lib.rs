@@ -24,7 +24,7 @@
 //! upstream/mod
 //!    ├─ upstream/streamable_http  core::upstream_session decides: make a session, send, wait, resume, ask, end;
 //!    │                            request: was it sent?  response: what came back
-//!    │                            (upstream/connections, driven by the task that waits)
+//!    │                            (env/http, driven by the task that waits)
 //!    └─ upstream/http_sse, upstream/process_pool → upstream/stdio
 //!                                 one pipe each (upstream/pipe); pending_calls: was it sent?
 //!    ▼

@@ -478,10 +478,11 @@ fn may_use(name: &str) -> Option<&'static [&'static str]> {
     })
 }
 
+/// HTTP clients that dial by themselves, beside the one of `env`. Tests may use them.
+const FORBIDDEN_EVERYWHERE: &[&str] = &["reqwest", "ureq"];
+
 /// Complaints about the dependencies of one crate, given its manifest.
 fn forbidden_dependencies(name: &str, manifest: &str) -> Vec<String> {
-    // It dials by itself, and is a second HTTP stack. Tests may use it.
-    const FORBIDDEN_EVERYWHERE: &str = "reqwest";
     let forbidden: &[&str] = match name {
         "env" => &["tracing", "axum"],
         "protocol" => &["tokio", "tracing", "axum", "hyper", "getrandom"],
@@ -499,7 +500,7 @@ fn forbidden_dependencies(name: &str, manifest: &str) -> Vec<String> {
     let is_forbidden = |key: &str| match key.strip_prefix("bowline") {
         Some("") => !own.contains(&"bowline"),
         Some(rest) => !own.contains(&rest.trim_start_matches('-')),
-        None => key == FORBIDDEN_EVERYWHERE || forbidden.contains(&key),
+        None => forbidden.contains(&key) || FORBIDDEN_EVERYWHERE.contains(&key),
     };
     let manifest: toml::Table = manifest.parse().expect("a manifest is TOML");
     let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table).cloned().unwrap_or_default();
@@ -731,4 +732,6 @@ fn each_rule_can_fail() {
     let manifest = "[dependencies]\nbowline-store.workspace = true\ntokio = \"1\"";
     assert_eq!(forbidden_dependencies("core", manifest).len(), 2);
     assert!(forbidden_dependencies("bowline", manifest).is_empty());
+    assert_eq!(forbidden_dependencies("bowline", "[dependencies]\nreqwest = \"0.13\"").len(), 1);
+    assert!(forbidden_dependencies("bowline", "[dev-dependencies]\nreqwest = \"0.13\"").is_empty());
 }
