@@ -24,14 +24,14 @@
 //! upstream/mod
 //!    ├─ upstream/streamable_http  core::upstream_session decides: make a session, send, wait, resume, ask, end;
 //!    │                            request: was it sent?  response: what came back
-//!    │                            (upstream/connections, driven by the task that waits)
+//!    │                            (env/http, driven by the task that waits)
 //!    └─ upstream/http_sse, upstream/process_pool → upstream/stdio
 //!                                 one pipe each (upstream/pipe); pending_calls: was it sent?
 //!    ▼
 //! the server
 //! ```
 //!
-//! Over HTTP on both sides these are 14 files with [`session`], and four that all of them use: [`message`], [`fields`], `relay/mod` (who asks)
+//! Over HTTP on both sides these are 13 files with [`session`], and four that all of them use: [`message`], [`fields`], `relay/mod` (who asks)
 //! and `upstream/backend_session`. Not drawn is what a call only asks in passing: the codec of its revision, whether it is slow, cancelled or a
 //! task, and what stands when it has ended. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all
 //! servers and clients, and who may see what), [`session`], `tasks` and `registry`. All share the types in [`call`], [`config`] and

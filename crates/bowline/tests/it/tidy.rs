@@ -499,26 +499,29 @@ fn may_use(name: &str) -> Option<&'static [&'static str]> {
     })
 }
 
+/// HTTP clients that dial by themselves, beside the one of `env`. Tests may use them.
+const FORBIDDEN_EVERYWHERE: &[&str] = &["reqwest", "ureq"];
+
 /// Complaints about the dependencies of one crate, given its manifest.
 fn forbidden_dependencies(name: &str, manifest: &str) -> Vec<String> {
     let forbidden: &[&str] = match name {
         "env" => &["tracing", "axum"],
         "protocol" => &["tokio", "tracing", "axum", "hyper", "getrandom"],
         "core" => &["tokio", "tracing", "axum", "hyper", "getrandom", "rand", "async-trait"],
-        "api" => &["axum", "hyper", "reqwest", "tracing", "getrandom", "prometheus-client"],
+        "api" => &["axum", "hyper", "tracing", "getrandom", "prometheus-client"],
         "client" => &["axum", "hyper", "getrandom"],
-        "actor" => &["axum", "hyper", "reqwest", "getrandom"],
+        "actor" => &["axum", "hyper", "getrandom"],
         "store" => &["axum", "hyper", "tokio-tungstenite", "getrandom"],
-        // Of hyper it has the client's half: it is given requests, and sends some.
-        "hub" => &["axum", "tokio-tungstenite", "prometheus-client", "getrandom"],
-        "sim" => &["axum", "hyper", "reqwest", "tracing", "getrandom", "rand"],
+        // It is given requests, and sends some by the client of `env`.
+        "hub" => &["axum", "hyper", "tokio-tungstenite", "prometheus-client", "getrandom"],
+        "sim" => &["axum", "hyper", "tracing", "getrandom", "rand"],
         _ => &[],
     };
     let Some(own) = may_use(name) else { return vec![format!("{name} has no row in the table of crates")] };
     let is_forbidden = |key: &str| match key.strip_prefix("bowline") {
         Some("") => !own.contains(&"bowline"),
         Some(rest) => !own.contains(&rest.trim_start_matches('-')),
-        None => forbidden.contains(&key),
+        None => forbidden.contains(&key) || FORBIDDEN_EVERYWHERE.contains(&key),
     };
     let manifest: toml::Table = manifest.parse().expect("a manifest is TOML");
     let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table).cloned().unwrap_or_default();
@@ -762,4 +765,6 @@ fn each_rule_can_fail() {
     let manifest = "[dependencies]\nbowline-store.workspace = true\ntokio = \"1\"";
     assert_eq!(forbidden_dependencies("core", manifest).len(), 2);
     assert!(forbidden_dependencies("bowline", manifest).is_empty());
+    assert_eq!(forbidden_dependencies("bowline", "[dependencies]\nreqwest = \"0.13\"").len(), 1);
+    assert!(forbidden_dependencies("bowline", "[dev-dependencies]\nreqwest = \"0.13\"").is_empty());
 }

@@ -1,7 +1,6 @@
 //! One transport to one backend: made by [`dial`], used by calls, gone for good when it is lost.
 
 pub(crate) mod backend_session;
-pub(crate) mod connections;
 pub(crate) mod http;
 pub(crate) mod http_sse;
 pub(crate) mod inbound_queue;
@@ -19,7 +18,7 @@ use std::time::Duration;
 
 use bowline_core::backend::{DialError, Generation};
 use bowline_core::process_pool::PoolLimits;
-use bowline_env::Network;
+use bowline_env::http::Http1Client;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -169,8 +168,7 @@ pub struct Dial {
     /// It is to be spoken with in that way only.
     pub only_exchange: bool,
     pub events: TransportEvents,
-    pub http: reqwest::Client,
-    pub network: Arc<dyn Network>,
+    pub http: Http1Client,
     pub reach: Reach,
     pub renewals: Arc<Renewals>,
     /// Secrets that the backend may repeat in its messages and that are removed from them.

@@ -482,7 +482,6 @@ mod tests {
                 crate::config::spec::Reach::Anywhere,
                 &bowline_env::Env::default().network,
             ),
-            network: bowline_env::Env::default().network,
             reach: crate::config::spec::Reach::Anywhere,
             renewals: Arc::default(),
             secrets: Arc::default(),

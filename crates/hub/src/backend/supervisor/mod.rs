@@ -12,7 +12,7 @@ use bowline_core::backend::{BackendMachine, DialError, Generation, Policy};
 use bowline_core::health::HealthEvent;
 use bowline_core::process_pool::PoolLimits;
 use bowline_core::{HealthCheck, Listing};
-use bowline_env::Network;
+use bowline_env::http::Http1Client;
 use bowline_env::{clock, entropy};
 use bowline_store::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -42,8 +42,7 @@ pub struct SupervisorContext {
     pub policy: Policy,
     pub health_interval: Duration,
     pub health_timeout: Duration,
-    pub http: reqwest::Client,
-    pub network: Arc<dyn Network>,
+    pub http: Http1Client,
     pub events: mpsc::Sender<(BackendKey, BackendEvent)>,
     /// Programs, from their start until they are gone.
     pub programs: TaskTracker,

@@ -20,7 +20,6 @@ impl Supervisor {
             only_exchange: self.spec.exchange.is_some(),
             events: self.transport_events.clone(),
             http: self.context.http.clone(),
-            network: self.context.network.clone(),
             reach: self.reach,
             renewals: self.renewals.clone(),
             secrets: self.secrets.clone(),

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_core::upstream_session::{PingOutcome, Presence};
+use bowline_env::http::Response;
 use futures_util::future::BoxFuture;
-use reqwest::Response;
 
 use super::HttpTransport;
 use super::request::PostError;

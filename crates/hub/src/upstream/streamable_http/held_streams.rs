@@ -6,7 +6,8 @@ use std::time::Duration;
 use bowline_core::attribution::Recipient;
 use bowline_core::upstream_session::{HeldStep, HeldStream};
 use bowline_env::clock;
-use reqwest::{Response, StatusCode};
+use bowline_env::http::Response;
+use http::StatusCode;
 
 use super::HttpTransport;
 use super::request::PostError;

@@ -15,9 +15,12 @@ use std::time::Duration;
 
 use bowline_core::backend::DialError;
 use bowline_core::upstream_session::PostFailure;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
-use reqwest::{Response, StatusCode, Url};
+use bowline_env::http::{Endpoint, Response};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 use crate::call::facts::ServerFacts;
 use crate::call::{BackendCall, CallEnding, Caller, Exchange};
@@ -25,7 +28,6 @@ use crate::fields::Raw;
 use crate::message::{self, RpcId};
 use crate::revision::{self, Revision};
 use crate::upstream::backend_session::{BackendSession, BackendSessions, HttpSession};
-use crate::upstream::connections::Connections;
 use crate::upstream::http::{SESSION, prepare, retry_after, said, session_headers, status_of};
 use crate::upstream::pending_calls::AskedByBackend;
 use crate::upstream::streamable_http::request::PostError;
@@ -39,9 +41,7 @@ const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct HttpTransport {
     facts: std::sync::OnceLock<ServerFacts>,
-    url: Url,
-    /// Its POSTs go out on these, if it is on this machine.
-    connections: Option<Arc<Connections>>,
+    endpoint: Endpoint,
     /// What every POST has: what was configured, and what a message needs.
     headers: HeaderMap,
     pub(super) dial: Dial,
@@ -77,7 +77,7 @@ pub async fn dial(
     headers: &BTreeMap<String, String>,
     dial: Dial,
 ) -> Result<Arc<HttpTransport>, HttpDialError> {
-    let mut headers = prepare(url, headers, &dial).map_err(HttpDialError::Failed)?;
+    let (endpoint, mut headers) = prepare(url, headers, &dial).map_err(HttpDialError::Failed)?;
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     let (remembered, closed) = (dial.exchange, dial.over.child_token());
@@ -86,8 +86,7 @@ pub async fn dial(
     let (shared, _) = lanes.of(&Caller::hub());
     let transport = Arc::new(HttpTransport {
         facts: std::sync::OnceLock::new(),
-        connections: Connections::to(url, dial.reach, &dial.network),
-        url: url.clone(),
+        endpoint,
         headers,
         dial,
         lanes,
@@ -324,8 +323,9 @@ impl HttpTransport {
     pub(super) async fn farewell(&self, session: &HttpSession) {
         session.over.cancel();
         if session.id.is_some() {
-            let request = self.dial.http.delete(self.url.clone()).headers(session.headers.clone());
-            let _ = request.timeout(FAREWELL_TIMEOUT).send().await;
+            let headers = session.headers.clone();
+            let request = self.dial.http.send(Method::DELETE, &self.endpoint, headers, Bytes::new());
+            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, request).await;
         }
     }
 

@@ -10,8 +10,10 @@ use bowline_core::upstream_session::{
     SessionPlace, UpstreamCall,
 };
 use bowline_env::clock;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
-use reqwest::{Response, StatusCode};
+use bowline_env::http::Response;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use super::response::{self, ResponseOutcome, is_stream};
 use super::{HttpDialError, HttpTransport};
@@ -21,8 +23,7 @@ use crate::message::{self, RpcId};
 use crate::revision::Revision;
 use crate::upstream::backend_session::{BackendSession, HttpSession, SessionCall};
 use crate::upstream::cancelled;
-use crate::upstream::connections::SendError;
-use crate::upstream::http::{refusal, retry_after, said, status_of, tell};
+use crate::upstream::http::{refusal, retry_after, said, status_of};
 
 /// Why a POST brought no response to look at.
 pub(in crate::upstream) struct PostError {
@@ -281,18 +282,10 @@ impl HttpTransport {
             };
             all.append(sent, value);
         }
-        if let Some(connections) = &self.connections {
-            let sent = connections.post(all, body.get().to_owned().into()).await;
-            return sent.map_err(|SendError { is_unsent, why }| PostError {
-                failure: if is_unsent { PostFailure::NotSent } else { PostFailure::Unknown },
-                why,
-            });
-        }
-        let sent = self.dial.http.post(self.url.clone()).headers(all).body(body.get().to_owned()).send().await;
-        sent.map_err(|error| {
-            let failure =
-                if error.is_connect() || error.is_builder() { PostFailure::NotSent } else { PostFailure::Unknown };
-            PostError { failure, why: tell(error) }
+        let body = Bytes::from(body.get().to_owned());
+        self.dial.http.send(Method::POST, &self.endpoint, all, body).await.map_err(|error| PostError {
+            failure: if error.is_unsent { PostFailure::NotSent } else { PostFailure::Unknown },
+            why: error.why,
         })
     }
 
@@ -304,11 +297,13 @@ impl HttpTransport {
         let mut headers = session.headers.clone();
         headers.remove(CONTENT_TYPE);
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        let mut request = self.dial.http.get(self.url.clone()).headers(headers);
+        let unsent = |why: String| PostError { failure: PostFailure::NotSent, why };
         if let Some(last) = last_id {
-            request = request.header("last-event-id", last);
+            let last = HeaderValue::try_from(last);
+            headers.insert("last-event-id", last.map_err(|error| unsent(error.to_string()))?);
         }
-        request.send().await.map_err(|error| PostError { failure: PostFailure::NotSent, why: tell(error) })
+        let sent = self.dial.http.send(Method::GET, &self.endpoint, headers, Bytes::new());
+        sent.await.map_err(|error| unsent(error.why))
     }
 
     /// A request that stands alone, and its headers.
