@@ -1,19 +1,26 @@
 //! The HTTP endpoints of a server: JSON answers and streams of server-sent events.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_env::Network;
+use bowline_env::http::{Endpoint, Http1Client, HttpOptions, Response, ResponseCut, Route, SendError};
+use bowline_env::net::OsNetwork;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, try_unfold};
-use http::header::{ACCEPT, HeaderValue};
-use reqwest::{Response, StatusCode};
+use http::header::{ACCEPT, AUTHORIZATION};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde_json::Value;
 use sse_stream::{Sse, SseByteStream};
 use tokio::time::timeout;
+use url::Url;
 
 use crate::address::Address;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Who follows a server asks it one thing at a time, and now and then another beside it.
+const IDLE_MAX: usize = 4;
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
 /// A list of every session of a large server fits well into this.
 const BODY_BYTES_MAX: usize = 64 << 20;
@@ -25,7 +32,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(90);
 pub struct HttpClient {
     address: Address,
     token: Option<String>,
-    client: reqwest::Client,
+    client: Http1Client,
 }
 
 /// Why a request failed.
@@ -73,17 +80,15 @@ impl HttpError {
 
 impl HttpClient {
     /// A client of the server at this address. It connects when something is asked.
-    pub fn new(address: Address, token: Option<String>) -> Result<HttpClient, HttpError> {
-        let builder = bowline_env::tls::http_client()
-            .user_agent(concat!("bowline-client/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy();
-        // Without TLS no certificates are needed, and a small image may have none.
-        let builder = if address.secure { builder } else { builder.tls_certs_only([]) };
-        let unreachable = |error| unreachable(&address, &error);
-        let client = builder.build().map_err(unreachable)?;
-        Ok(HttpClient { address, token, client })
+    pub fn new(address: Address, token: Option<String>) -> HttpClient {
+        let network: Arc<dyn Network> = Arc::new(OsNetwork);
+        let options = HttpOptions {
+            user_agent: concat!("bowline-client/", env!("CARGO_PKG_VERSION")),
+            route: Route::Direct,
+            connect_timeout: CONNECT_TIMEOUT,
+            idle_max: IDLE_MAX,
+        };
+        HttpClient { address, token, client: Http1Client::new(&network, options) }
     }
 
     /// Gets a JSON document.
@@ -99,15 +104,22 @@ impl HttpClient {
     }
 
     async fn get(&self, path: &str, accept: HeaderValue) -> Result<Response, HttpError> {
-        let mut request = self.client.get(self.address.http_url(path)).header(ACCEPT, accept);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
-        let authority = || self.address.authority.clone();
-        let answer = timeout(HEADERS_TIMEOUT, request.send()).await;
-        let answer =
-            answer.map_err(|_elapsed| HttpError::Unreachable { authority: authority(), reason: "no answer".into() })?;
-        let response = answer.map_err(|error| unreachable(&self.address, &error))?;
+        let authority = self.address.authority.clone();
+        let unreachable = |reason: String| HttpError::Unreachable { authority, reason };
+        let asked = async {
+            let url = Url::parse(&self.address.http_url(path)).map_err(|error| error.to_string())?;
+            let mut headers = HeaderMap::from_iter([(ACCEPT, accept)]);
+            if let Some(token) = &self.token {
+                let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|error| error.to_string())?;
+                value.set_sensitive(true);
+                headers.insert(AUTHORIZATION, value);
+            }
+            let why = |error: SendError| error.why;
+            let to = Endpoint::new(&url).map_err(why)?;
+            self.client.send(Method::GET, &to, headers, Bytes::new()).await.map_err(why)
+        };
+        let asked = timeout(HEADERS_TIMEOUT, asked).await;
+        let response = asked.unwrap_or_else(|_elapsed| Err("no answer".into())).map_err(unreachable)?;
         match response.status() {
             status if status.is_success() => Ok(response),
             status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Err(HttpError::Unauthorized { status }),
@@ -173,7 +185,7 @@ enum StreamError {
 fn chunks(response: Response) -> BoxStream<'static, Result<Bytes, StreamError>> {
     let next = |mut response: Response| async move {
         let chunk = timeout(SILENCE_MAX, response.chunk()).await.map_err(|_elapsed| StreamError::Silent)?;
-        let chunk = chunk.map_err(|error| StreamError::Broken(root(&error)))?;
+        let chunk = chunk.map_err(|ResponseCut(why)| StreamError::Broken(why))?;
         Ok(chunk.map(|bytes| (bytes, response)))
     };
     try_unfold(response, next).boxed()
@@ -182,7 +194,7 @@ fn chunks(response: Response) -> BoxStream<'static, Result<Bytes, StreamError>> 
 async fn read(mut response: Response) -> Result<Vec<u8>, HttpError> {
     let mut body = Vec::new();
     let reading = async {
-        while let Some(bytes) = response.chunk().await.map_err(|error| HttpError::Broken(root(&error)))? {
+        while let Some(bytes) = response.chunk().await.map_err(|ResponseCut(why)| HttpError::Broken(why))? {
             body.extend_from_slice(&bytes);
             if body.len() > BODY_BYTES_MAX {
                 return Err(HttpError::Broken("it is too large".into()));
@@ -194,10 +206,6 @@ async fn read(mut response: Response) -> Result<Vec<u8>, HttpError> {
         .await
         .map_err(|_elapsed| HttpError::Broken("it did not end in time".into()))??;
     Ok(body)
-}
-
-fn unreachable(address: &Address, error: &reqwest::Error) -> HttpError {
-    HttpError::Unreachable { authority: address.authority.clone(), reason: root(error) }
 }
 
 /// The innermost cause: the outer ones only say that a request failed.

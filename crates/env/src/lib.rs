@@ -1,15 +1,16 @@
 //! What a node takes from the machine it runs on: time, randomness, files and the network, each asked for in one place;
-//! and the one choice of cryptography for TLS.
+//! and the HTTP client and the TLS that go over that network.
 //!
 //! All other crates take these from here, and `clippy.toml` refuses the ways around it. So a whole node can be run in a
 //! world of the caller's choice: [`clock::simulate`] and [`entropy::seed`] replace time and randomness for one thread,
-//! which a node on a single-threaded runtime never leaves; [`timer`] waits for a deadline that moves; [`Env`] brings [`files`] and a network ([`net`]). [`tls`] chooses the
-//! cryptography once for the process.
+//! which a node on a single-threaded runtime never leaves; [`timer`] waits for a deadline that moves; [`Env`] brings [`files`] and a network ([`net`]). [`http`] makes requests
+//! over such a network, and [`tls`] chooses the cryptography once for the process.
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
 pub mod clock;
 pub mod entropy;
 pub mod files;
+pub mod http;
 pub mod net;
 pub mod timer;
 pub mod tls;

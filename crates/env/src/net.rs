@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -23,6 +23,14 @@ const UNSENT_BYTES_MAX: u32 = 128 << 10;
 
 /// So long an address may take before the next one of the same name is tried beside it (RFC 8305).
 const HEAD_START: Duration = Duration::from_millis(250);
+
+/// A connection that was silent for so long is probed, and again after as long.
+const PROBE_AFTER: Duration = Duration::from_secs(15);
+/// So many probes may stay without an answer.
+const PROBES_MAX: u32 = 3;
+/// So long the other end may leave unconfirmed, or not take, what was sent to it.
+#[cfg(target_os = "linux")]
+const UNHEARD_MAX: Duration = Duration::from_secs(30);
 
 /// Where connections come from and go to.
 #[async_trait]
@@ -94,8 +102,18 @@ impl Network for OsNetwork {
     async fn connect(&self, to: SocketAddr) -> io::Result<Socket> {
         let stream = TcpStream::connect(to).await?;
         let _ = stream.set_nodelay(true);
+        watch_over(&SockRef::from(&stream));
         Ok(Box::new(stream))
     }
+}
+
+/// Has the kernel find out whether the machine at the other end is still there. Who waits for a long answer sends nothing, and would
+/// wait for ever for one that is gone without a word. A program that is only slow is not meant: its kernel answers for it.
+fn watch_over(socket: &SockRef<'_>) {
+    let keepalive = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_AFTER).with_retries(PROBES_MAX);
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    #[cfg(target_os = "linux")]
+    let _ = socket.set_tcp_user_timeout(Some(UNHEARD_MAX));
 }
 
 #[derive(Debug)]

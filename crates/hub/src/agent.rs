@@ -15,7 +15,7 @@ use crate::call::{CallReply, Inbound};
 use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, lossy, raw};
 use crate::hub::Hub;
-use crate::relay::{self, ClientContext};
+use crate::relay::{ClientContext, call};
 use crate::tasks::{CreatedTask, HubTaskRecord, TaskCall};
 use crate::{message, tools};
 
@@ -156,7 +156,7 @@ async fn run(
     cancel: CancellationToken,
 ) -> Option<CallReply> {
     let (sink, mut said) = mpsc::channel::<Inbound>(SAID_MAX);
-    let calling = relay::as_client(&hub, &client, &backend, "tools/call", &params, &sink);
+    let calling = call::pass(&hub, &client, &backend, "tools/call", &params, &sink);
     let draining = async { while said.recv().await.is_some() {} };
     let both = async {
         match futures_util::future::select(std::pin::pin!(calling), std::pin::pin!(draining)).await {

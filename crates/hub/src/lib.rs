@@ -24,15 +24,16 @@
 //! upstream/mod
 //!    ├─ upstream/streamable_http  core::upstream_session decides: make a session, send, wait, resume, ask, end;
 //!    │                            request: was it sent?  response: what came back
-//!    │                            (upstream/connections, driven by the task that waits)
+//!    │                            (env/http, driven by the task that waits)
 //!    └─ upstream/http_sse, upstream/process_pool → upstream/stdio
 //!                                 one pipe each (upstream/pipe); pending_calls: was it sent?
 //!    ▼
 //! the server
 //! ```
 //!
-//! Over HTTP on both sides these are 14 files, and four that all of them use: [`message`], [`fields`], `relay/mod` (who asks) and
-//! `upstream/backend_session`. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all
+//! Over HTTP on both sides these are 13 files with [`session`], and four that all of them use: [`message`], [`fields`], `relay/mod` (who asks)
+//! and `upstream/backend_session`. Not drawn is what a call only asks in passing: the codec of its revision, whether it is slow, cancelled or a
+//! task, and what stands when it has ended. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all
 //! servers and clients, and who may see what), [`session`], `tasks` and `registry`. All share the types in [`call`], [`config`] and
 //! [`message`].
 //!
@@ -40,18 +41,20 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | elicitation, sampling, roots | `session/elicitation`; without a session `call/server_request` and `downstream/stateless` |
-//! | progress, and whose a server's words are | `upstream/pending_calls`, `core::attribution` |
+//! | elicitation, sampling, roots | `session/elicitation_and_sampling`; without a session `call/server_request` and `downstream/stateless` |
+//! | progress | `upstream/progress`; whose it is, like all that servers say: `upstream/pending_calls`, `core::attribution` |
 //! | cancellation | `session/cancellation`; upstream `streamable_http/request` and `pipe`, where a caller leaves |
 //! | subscriptions | `session/subscriptions`, `relay/subscriptions`, `upstream/subscriptions` |
-//! | reconnects | `core::backend`, driven by `backend/supervisor` |
+//! | reconnects | `backend/supervisor/reconnects`, as `core::backend` decides |
 //! | sessions at servers, and doubt about them | `core::upstream_session`; `upstream/streamable_http/doubt` asks |
 //! | processes of a program | `core::process_pool`, `upstream/process_pool` |
 //! | tasks | `tasks/actor`, `relay/task`, `tools/tasks`; before older servers `relay/hosted_task` |
+//! | other nodes | [`peers`]; what is asked of them `relay/peer_requests`, a client's whole request `downstream/carried_requests` |
 //! | how a session or a task is found, activated and ended | `session/registry`, `session/actor`, `tasks`, `tasks/actor`, in the loop of `bowline_actor`; `actors` has what both share |
 //!
-//! The codecs in [`revision`] know the revisions of the protocol; they are used where messages enter (`downstream`) and leave (`upstream`). Between
-//! the two a request has one form ([`call::BackendCall`]), and what decides is how the two sides exchange messages ([`Exchange`]).
+//! Only the codecs in `revision` know the revisions of the protocol. Where messages enter (`downstream`) and leave (`upstream`), the codec
+//! of the revision that was agreed on translates them. Between the two a request has one form ([`call::BackendCall`]), and what decides is
+//! how the two sides exchange messages ([`Exchange`]). Another revision is a codec and a line in the table there.
 //!
 //! Around these: [`agent`] is what agents inside the server call, [`catalogue`] the lists of a server as they were last seen, `lifecycle` the
 //! start and the end of the hub, [`peers`] the other nodes, `seal` what clients bring back. [`fields`], [`sse`] and `scan` read JSON,
@@ -72,7 +75,7 @@ pub mod message;
 pub mod peers;
 mod registry;
 mod relay;
-pub mod revision;
+mod revision;
 mod scan;
 mod seal;
 pub mod session;
@@ -88,7 +91,7 @@ pub use call::{Requester, RequesterRole};
 pub use config::file;
 pub use config::spec::{Reach, ServerSpec, Target, check_address};
 pub use config::{Expose, Options, Prefix};
-pub use downstream::peers::serve as serve_neighbour;
+pub use downstream::carried_requests::serve as serve_neighbour;
 pub use fields::{Fields, Raw};
 pub use hub::{AddError, Hub, RemoveError, file_watch};
 pub use session::Route;

@@ -10,17 +10,18 @@ use anyhow::Context;
 use bowline_api::{AgentError, Host, Stopped};
 use bowline_core::backoff::Backoff;
 use bowline_core::scrub::scrub_text;
-use bowline_env::{clock, entropy};
+use bowline_env::http::{Endpoint, Http1Client, HttpOptions, Proxies, Response, Route, SendError};
+use bowline_env::{Network, clock, entropy, tls};
 use bowline_protocol::frame::client::Secret;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Response, Url};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use sse_stream::SseByteStream;
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 use super::upstream_error::{Resend, UpstreamError, retry_after};
 use crate::config::WireConfig;
@@ -39,8 +40,8 @@ const UI_STREAM: &str = "x-vercel-ai-ui-message-stream";
 /// Where requests of one agent go.
 pub struct Upstream {
     agent: String,
-    client: Client,
-    url: Url,
+    client: Http1Client,
+    endpoint: Endpoint,
     headers: HeaderMap,
     /// What must not come back to a person in an error.
     secrets: Vec<Secret>,
@@ -54,9 +55,10 @@ pub struct Upstream {
 impl Upstream {
     pub fn new(
         agent: &str,
-        url: Url,
+        url: &Url,
         wire: &WireConfig,
         resend: Resend,
+        network: &Arc<dyn Network>,
         host: &Arc<dyn Host>,
     ) -> anyhow::Result<Upstream> {
         let mut headers =
@@ -68,20 +70,22 @@ impl Upstream {
             value.set_sensitive(true);
             headers.insert(HeaderName::from_bytes(name.as_bytes())?, value);
         }
-        let client = bowline_env::tls::http_client()
-            .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT_TIMEOUT)
-            // A redirected POST would be a second one, and to somewhere the operator did not name.
-            .redirect(reqwest::redirect::Policy::none())
-            // On a connection kept from before, it would not be known whether a failed request had been read.
-            .pool_max_idle_per_host(0);
         // Without TLS no certificates are needed, and a small image may have none.
-        let client = if url.scheme() == "https" { client } else { client.tls_certs_only([]) };
-        let no_tls = || format!("agent `{agent}`: HTTPS cannot be set up; are `ca-certificates` installed?");
+        if url.scheme() == "https" {
+            let no_tls = || format!("agent `{agent}`: HTTPS cannot be set up; are `ca-certificates` installed?");
+            tls::check().with_context(no_tls)?;
+        }
+        let options = HttpOptions {
+            user_agent: concat!("bowline/", env!("CARGO_PKG_VERSION")),
+            route: Route::Proxied(Proxies::of_environment()),
+            connect_timeout: CONNECT_TIMEOUT,
+            // On a connection kept from before, it would not be known whether a failed request had been read.
+            idle_max: 0,
+        };
         Ok(Upstream {
             agent: agent.to_owned(),
-            client: client.build().with_context(no_tls)?,
-            url,
+            client: Http1Client::new(network, options),
+            endpoint: Endpoint::new(url).with_context(|| format!("the address of agent `{agent}`"))?,
             headers,
             secrets: wire.token.iter().chain(wire.headers.iter().map(|(_, value)| value)).cloned().collect(),
             silence: wire.timeout,
@@ -98,13 +102,13 @@ impl Upstream {
     }
 
     async fn send(&self, body: Bytes) -> Result<UpstreamResponse, UpstreamError> {
-        let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
-        let answered = tokio::time::timeout(self.silence, request.send()).await;
+        let request = self.client.send(Method::POST, &self.endpoint, self.headers.clone(), body);
+        let answered = tokio::time::timeout(self.silence, request).await;
         let response = match answered.map_err(|_elapsed| UpstreamError::Silent(self.silence))? {
             Ok(response) => response,
-            Err(error) if error.is_connect() => return Err(UpstreamError::Unsent(told(error))),
-            Err(error) => {
-                tracing::debug!(agent = %self.agent, error = %told(error), "the upstream gave no answer");
+            Err(SendError { is_unsent: true, why }) => return Err(UpstreamError::Unsent(why)),
+            Err(SendError { is_unsent: false, why }) => {
+                tracing::debug!(agent = %self.agent, error = %why, "the upstream gave no answer");
                 return Err(UpstreamError::Broken("it gave no answer".into()));
             }
         };
@@ -145,18 +149,6 @@ impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Upstream({})", self.agent)
     }
-}
-
-/// An error of the library without the address, which may hold a key.
-fn told(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(inner) = cause {
-        text.push_str(&format!(": {inner}"));
-        cause = inner.source();
-    }
-    text
 }
 
 /// What a refusal says, wherever its server puts it. A page for browsers says nothing.
@@ -410,7 +402,7 @@ fn pieces(response: Response, silence: Duration, bytes_max: usize, taken: Arc<At
         let taken = taken.clone();
         async move {
             let piece = tokio::time::timeout(silence, response.chunk()).await.map_err(|_elapsed| Cut::Silent)?;
-            let Some(bytes) = piece.map_err(|error| Cut::Lost(told(error)))? else { return Ok(None) };
+            let Some(bytes) = piece.map_err(|cut| Cut::Lost(cut.0))? else { return Ok(None) };
             if taken.fetch_add(bytes.len(), Ordering::Relaxed) > bytes_max {
                 return Err(Cut::TooLarge);
             }

@@ -49,7 +49,9 @@ impl JwtVerifier {
             }
             JwtKeys::Pem(pem) => VerifyingKeys::One(Arc::new(VerifyingKey::pem(pem)?)),
             JwtKeys::JwksFile(path) => VerifyingKeys::File(KeySetFile::open(&env.files, path, changes)?),
-            JwtKeys::JwksUrl { url, refresh } => VerifyingKeys::Remote(RemoteKeys::new(url, *refresh, changes)?),
+            JwtKeys::JwksUrl { url, refresh } => {
+                VerifyingKeys::Remote(RemoteKeys::new(url, *refresh, &env.network, changes)?)
+            }
         };
         Ok(JwtVerifier {
             keys,

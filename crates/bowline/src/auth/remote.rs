@@ -6,8 +6,11 @@ use std::time::Duration;
 use anyhow::Context;
 use bowline_core::backoff::Backoff;
 use bowline_core::bucket::Bucket;
-use bowline_env::{clock, entropy};
-use reqwest::{Client, Url};
+use bowline_env::http::{Endpoint, Http1Client, HttpOptions, Proxies, Route};
+use bowline_env::{Network, clock, entropy, tls};
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use url::Url;
 
 use super::changes::Changes;
 use super::key_set::{self, KeySet, VerifyingKey};
@@ -27,7 +30,8 @@ const RETRY_FIRST: Duration = Duration::from_millis(500);
 pub struct RemoteKeys {
     url: Url,
     every: Duration,
-    client: Client,
+    client: Http1Client,
+    endpoint: Endpoint,
     keys: Mutex<KeySet>,
     /// One fetch at a time; those that waited find what the first one brought.
     asked_for: tokio::sync::Mutex<Bucket>,
@@ -35,19 +39,28 @@ pub struct RemoteKeys {
 }
 
 impl RemoteKeys {
-    pub fn new(url: &Url, every: Duration, changes: &Changes) -> anyhow::Result<RemoteKeys> {
-        let client = bowline_env::tls::http_client()
-            .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
-            .timeout(FETCH_TIMEOUT)
-            // Keys from an address that the operator did not name cannot be trusted.
-            .redirect(reqwest::redirect::Policy::none());
+    pub fn new(
+        url: &Url,
+        every: Duration,
+        network: &Arc<dyn Network>,
+        changes: &Changes,
+    ) -> anyhow::Result<RemoteKeys> {
         // Without TLS no certificates are needed, and a small image may have none.
-        let client = if url.scheme() == "https" { client } else { client.tls_certs_only([]) };
-        let client =
-            client.build().context("`auth.jwks_url`: HTTPS cannot be set up; are `ca-certificates` installed?")?;
+        if url.scheme() == "https" {
+            tls::check().context("`auth.jwks_url`: HTTPS cannot be set up; are `ca-certificates` installed?")?;
+        }
+        let options = HttpOptions {
+            user_agent: concat!("bowline/", env!("CARGO_PKG_VERSION")),
+            route: Route::Proxied(Proxies::of_environment()),
+            connect_timeout: FETCH_TIMEOUT,
+            // The next fetch is minutes away.
+            idle_max: 0,
+        };
+        let client = Http1Client::new(network, options);
+        let endpoint = Endpoint::new(url).context("`auth.jwks_url`")?;
         let asked_for = Bucket::rare(clock::now(), ASKED_FOR_MAX, ASKED_FOR_EVERY);
         let (url, asked_for, changes) = (url.clone(), asked_for.into(), changes.clone());
-        Ok(RemoteKeys { url, every, client, keys: Mutex::default(), asked_for, changes })
+        Ok(RemoteKeys { url, every, client, endpoint, keys: Mutex::default(), asked_for, changes })
     }
 
     pub fn find(&self, id: Option<&str>) -> Option<Arc<VerifyingKey>> {
@@ -88,7 +101,8 @@ impl RemoteKeys {
     }
 
     async fn refresh(&self) -> bool {
-        match self.fetch().await {
+        let fetched = tokio::time::timeout(FETCH_TIMEOUT, self.fetch()).await;
+        match fetched.unwrap_or_else(|_elapsed| Err(anyhow::anyhow!("it does not answer in time"))) {
             Ok(keys) => {
                 tracing::debug!(url = %self.url, keys = keys.len(), "fetched the key set");
                 *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = keys;
@@ -103,10 +117,10 @@ impl RemoteKeys {
     }
 
     async fn fetch(&self) -> anyhow::Result<KeySet> {
-        let mut response = self.client.get(self.url.clone()).send().await.map_err(reqwest::Error::without_url)?;
+        let mut response = self.client.send(Method::GET, &self.endpoint, HeaderMap::new(), Bytes::new()).await?;
         anyhow::ensure!(response.status().is_success(), "it answers with {}", response.status());
         let mut body = Vec::new();
-        while let Some(piece) = response.chunk().await.map_err(reqwest::Error::without_url)? {
+        while let Some(piece) = response.chunk().await? {
             body.extend_from_slice(&piece);
             anyhow::ensure!(body.len() <= SET_BYTES_MAX, "it is larger than {SET_BYTES_MAX} bytes");
         }

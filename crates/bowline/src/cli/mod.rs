@@ -263,7 +263,7 @@ impl ConfigArgs {
 
 impl ServerArgs {
     fn client(&self) -> anyhow::Result<HttpClient> {
-        Ok(HttpClient::new(Address::parse(&self.url)?, token(self.token.clone(), "BOWLINE_TOKEN"))?)
+        Ok(HttpClient::new(Address::parse(&self.url)?, token(self.token.clone(), "BOWLINE_TOKEN")))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_protocol::frame::client::Secret;
 use http::{HeaderName, HeaderValue};
-use reqwest::Url;
+use url::Url;
 
 use super::error::{ConfigError, Source};
 use super::key::{AGENT_KINDS, AGENT_NAME};

@@ -59,7 +59,7 @@ pub enum JwtKeys {
     /// A JSON Web Key Set on disk.
     JwksFile(PathBuf),
     /// A JSON Web Key Set elsewhere, and how often it is fetched anew.
-    JwksUrl { url: reqwest::Url, refresh: Duration },
+    JwksUrl { url: url::Url, refresh: Duration },
 }
 
 /// HS256 with a secret shorter than its own output can be guessed; RFC 7518 forbids it.
@@ -209,9 +209,9 @@ impl Resolver<'_> {
     }
 
     /// Keys that came over plain HTTP could be forged, so that is allowed on loopback only.
-    fn jwks_url(&self, text: &str) -> Result<reqwest::Url> {
-        let url = reqwest::Url::parse(text).ok();
-        let safe = |url: &reqwest::Url| {
+    fn jwks_url(&self, text: &str) -> Result<url::Url> {
+        let url = url::Url::parse(text).ok();
+        let safe = |url: &url::Url| {
             let loopback = url.host_str().is_some_and(is_loopback_name);
             url.scheme() == "https" || (url.scheme() == "http" && loopback)
         };

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bowline_env::http::Endpoint;
 use bowline_hub::{Reach, check_address};
-use reqwest::Url;
 use ring::hmac;
+use url::Url;
 
 use super::resolve::{Resolver, Result};
 
@@ -17,7 +18,7 @@ const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
 #[derive(Clone, Debug)]
 pub struct WebhookConfig {
-    pub urls: Vec<Url>,
+    pub targets: Vec<Endpoint>,
     pub key: WebhookKey,
     pub allow_private: bool,
     pub timeout: Duration,
@@ -58,26 +59,27 @@ impl Resolver<'_> {
             return Ok(None);
         }
         let allow_private = self.get("webhooks.allow_private")?;
-        let urls = urls.iter().map(|url| self.webhook_url(url, allow_private)).collect::<Result<_>>()?;
+        let targets = urls.iter().map(|url| self.webhook_target(url, allow_private)).collect::<Result<_>>()?;
         let secret = self.optional_secret("webhooks.secret")?;
         let key = secret.and_then(|secret| WebhookKey::parse(secret.expose()));
         let expected = "`whsec_` and 24 to 64 bytes in Base64, which `webhooks.urls` needs";
         let key = key.ok_or_else(|| self.wrong("webhooks.secret", expected))?;
         let (timeout, retry_for) = (self.get("webhooks.timeout")?, self.get("webhooks.retry_for")?);
         let owed_per_session_max = self.get("webhooks.owed_per_session_max")?;
-        Ok(Some(WebhookConfig { urls, key, allow_private, timeout, retry_for, owed_per_session_max }))
+        Ok(Some(WebhookConfig { targets, key, allow_private, timeout, retry_for, owed_per_session_max }))
     }
 
-    fn webhook_url(&self, text: &str, allow_private: bool) -> Result<Url> {
+    fn webhook_target(&self, text: &str, allow_private: bool) -> Result<Endpoint> {
         let key = "webhooks.urls";
-        let url: Option<Url> = text.parse().ok().filter(|url: &Url| ["http", "https"].contains(&url.scheme()));
-        let url = url.ok_or_else(|| self.wrong(key, "URLs such as \"https://example.com/hook\""))?;
+        let url: Option<Url> = text.parse().ok();
+        let read = url.and_then(|url| Some((Endpoint::new(&url).ok()?, url)));
+        let (target, url) = read.ok_or_else(|| self.wrong(key, "URLs such as \"https://example.com/hook\""))?;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         // What a name leads to is looked at when it is dialled.
         if host.parse().is_ok_and(|address| check_address(address, Reach::of_added(allow_private)).is_err()) {
             return Err(self.wrong(key, "public addresses, unless `webhooks.allow_private` is set"));
         }
-        Ok(url)
+        Ok(target)
     }
 }
 

@@ -16,7 +16,7 @@ const UNDESCRIBED: [&str; 6] = ["/", "/assets/{name}", "/ws", "/produce", "/mcp"
 async fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
     let method = Method::from_bytes(method.as_bytes()).unwrap();
     let mut request =
-        bowline_env::tls::http_client().build().unwrap().request(method, format!("http://{}{path}", server.address));
+        crate::support::http_client().build().unwrap().request(method, format!("http://{}{path}", server.address));
     for (name, value) in headers {
         request = request.header(*name, *value);
     }

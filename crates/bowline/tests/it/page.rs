@@ -8,7 +8,7 @@ use reqwest::Response;
 use crate::support::Server;
 
 async fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> Response {
-    let mut request = bowline_env::tls::http_client().build().unwrap().get(format!("http://{}{path}", server.address));
+    let mut request = crate::support::http_client().build().unwrap().get(format!("http://{}{path}", server.address));
     for (name, value) in headers {
         request = request.header(*name, *value);
     }

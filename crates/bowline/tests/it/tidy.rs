@@ -363,6 +363,19 @@ fn revisions_between_the_edges(source: &Source) -> Vec<String> {
     })
 }
 
+/// A revision of the protocol, and each of its versions, is named where its codec is, so that another one changes nothing else.
+fn revisions_outside_their_codecs(source: &Source) -> Vec<String> {
+    if !source.is_in(&["hub/src/"]) || source.is_in(&["hub/src/revision/"]) {
+        return Vec::new();
+    }
+    let is_date = |text: &[u8]| {
+        text.iter().zip(b"2000-00-00").all(|(byte, like)| byte == like || (*like == b'0' && byte.is_ascii_digit()))
+    };
+    let is_codec =
+        |word: &str| word.strip_prefix("v20").is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
+    source.complaints(|line| line.as_bytes().windows(10).any(is_date) || words(line).any(is_codec))
+}
+
 type Rule = fn(&Source) -> Vec<String>;
 
 /// Runs a rule over every source and fails with all complaints and the advice.
@@ -424,6 +437,14 @@ fn between_its_edges_the_hub_knows_no_revision() {
 }
 
 #[test]
+fn a_revision_of_the_protocol_is_a_codec_and_a_line_in_a_table() {
+    hold(
+        revisions_outside_their_codecs,
+        "What differs between revisions is asked of the codec that was agreed on (hub/src/revision):",
+    );
+}
+
+#[test]
 fn no_file_holds_two_nouns() {
     hold(too_long, "Find the second noun in this file and give it a file of its own:");
 }
@@ -478,26 +499,29 @@ fn may_use(name: &str) -> Option<&'static [&'static str]> {
     })
 }
 
+/// HTTP clients that dial by themselves, beside the one of `env`. Tests may use them.
+const FORBIDDEN_EVERYWHERE: &[&str] = &["reqwest", "ureq"];
+
 /// Complaints about the dependencies of one crate, given its manifest.
 fn forbidden_dependencies(name: &str, manifest: &str) -> Vec<String> {
     let forbidden: &[&str] = match name {
         "env" => &["tracing", "axum"],
         "protocol" => &["tokio", "tracing", "axum", "hyper", "getrandom"],
         "core" => &["tokio", "tracing", "axum", "hyper", "getrandom", "rand", "async-trait"],
-        "api" => &["axum", "hyper", "reqwest", "tracing", "getrandom", "prometheus-client"],
+        "api" => &["axum", "hyper", "tracing", "getrandom", "prometheus-client"],
         "client" => &["axum", "hyper", "getrandom"],
-        "actor" => &["axum", "hyper", "reqwest", "getrandom"],
+        "actor" => &["axum", "hyper", "getrandom"],
         "store" => &["axum", "hyper", "tokio-tungstenite", "getrandom"],
-        // Of hyper it has the client's half: it is given requests, and sends some.
-        "hub" => &["axum", "tokio-tungstenite", "prometheus-client", "getrandom"],
-        "sim" => &["axum", "hyper", "reqwest", "tracing", "getrandom", "rand"],
+        // It is given requests, and sends some by the client of `env`.
+        "hub" => &["axum", "hyper", "tokio-tungstenite", "prometheus-client", "getrandom"],
+        "sim" => &["axum", "hyper", "tracing", "getrandom", "rand"],
         _ => &[],
     };
     let Some(own) = may_use(name) else { return vec![format!("{name} has no row in the table of crates")] };
     let is_forbidden = |key: &str| match key.strip_prefix("bowline") {
         Some("") => !own.contains(&"bowline"),
         Some(rest) => !own.contains(&rest.trim_start_matches('-')),
-        None => forbidden.contains(&key),
+        None => forbidden.contains(&key) || FORBIDDEN_EVERYWHERE.contains(&key),
     };
     let manifest: toml::Table = manifest.parse().expect("a manifest is TOML");
     let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table).cloned().unwrap_or_default();
@@ -685,6 +709,18 @@ fn each_rule_can_fail() {
             "use bowline_protocol::frame::PlanCommand;",
         ),
         ("revisions", revisions_between_the_edges, "hub/src/relay/call.rs", "use crate::revision::v2026;"),
+        (
+            "codecs",
+            revisions_outside_their_codecs,
+            "hub/src/upstream/pipe.rs",
+            "let result = v2026::server_facts(&result);",
+        ),
+        (
+            "versions",
+            revisions_outside_their_codecs,
+            "hub/src/downstream/session_http.rs",
+            r#"let primed = version >= "2025-11-25";"#,
+        ),
         ("revisions by another word", revisions_between_the_edges, "hub/src/tools/mod.rs", "backend.is_modern()"),
         ("first sentence", without_first_sentence, "core/src/link.rs", "use std::fmt;"),
         ("async core", machines_that_do_more_than_decide, "core/src/link.rs", "pub async fn f() {}"),
@@ -729,4 +765,6 @@ fn each_rule_can_fail() {
     let manifest = "[dependencies]\nbowline-store.workspace = true\ntokio = \"1\"";
     assert_eq!(forbidden_dependencies("core", manifest).len(), 2);
     assert!(forbidden_dependencies("bowline", manifest).is_empty());
+    assert_eq!(forbidden_dependencies("bowline", "[dependencies]\nreqwest = \"0.13\"").len(), 1);
+    assert!(forbidden_dependencies("bowline", "[dev-dependencies]\nreqwest = \"0.13\"").is_empty());
 }

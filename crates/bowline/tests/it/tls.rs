@@ -39,7 +39,7 @@ async fn serve(dir: &Path, files: &Files) -> Process {
 /// Whether a client that trusts only this certificate is served.
 async fn trusts(address: SocketAddr, cert: &Path) -> bool {
     let cert = reqwest::Certificate::from_pem(&std::fs::read(cert).unwrap()).unwrap();
-    let client = bowline_env::tls::http_client().tls_certs_only([cert]).no_proxy().build().unwrap();
+    let client = crate::support::http_client().tls_certs_only([cert]).no_proxy().build().unwrap();
     let answer = client.get(format!("https://{address}/readyz")).send().await;
     answer.is_ok_and(|response| response.status().is_success())
 }

@@ -265,6 +265,11 @@ impl Backend {
         self.snapshot().shown(self.name(), &self.spec)
     }
 
+    /// Whether this is true of what it said of itself; it is not of one of which nothing is known yet.
+    pub fn said(&self, is_true: impl FnOnce(&ServerFacts) -> bool) -> bool {
+        self.snapshot.borrow().facts.as_ref().is_some_and(is_true)
+    }
+
     /// Whether it can be spoken with in this way. One of which nothing is known yet is taken for one with sessions.
     pub fn offers(&self, exchange: Exchange) -> bool {
         let snapshot = self.snapshot.borrow();

@@ -112,6 +112,8 @@ impl Caller {
 /// A stateless client's own request, as it came. Its parameters say what the client can do.
 #[derive(Clone)]
 pub struct Sent {
+    /// The version in which it is written, as the client says.
+    pub version: String,
     /// Its `Mcp-*` headers, if it came over HTTP. When given, none are made up.
     pub headers: Option<Vec<(String, String)>>,
 }

@@ -5,12 +5,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
-use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use url::Url;
 
 use crate::call::Exchange;
-use crate::revision;
 
 /// The longest name of a server; names are part of tool names, which clients limit.
 const NAME_CHARS_MAX: usize = 64;
@@ -76,6 +75,9 @@ struct WrittenSpec {
     era: Option<String>,
     disabled: bool,
 }
+
+/// What the setting `era` calls the ways to exchange messages.
+const ERAS: [(&str, Exchange); 2] = [("modern", Exchange::Stateless), ("legacy", Exchange::Session)];
 
 /// Why a configuration can never work. Says no value that could be a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -145,14 +147,18 @@ impl ServerSpec {
         };
         let exchange = match written.era.as_deref() {
             None => None,
-            Some(era) => Some(revision::of_setting(era).ok_or(SpecError::Era)?),
+            Some(era) => {
+                let known = ERAS.into_iter().find(|(name, _)| *name == era);
+                Some(known.ok_or(SpecError::Era)?.1)
+            }
         };
         Ok(ServerSpec { target, exchange, disabled: written.disabled })
     }
 
     /// The entry again, secrets and all: for the store, never for people.
     pub fn write(&self) -> Value {
-        let era = self.exchange.and_then(revision::setting).map(ToOwned::to_owned);
+        let era =
+            ERAS.into_iter().find(|(_, exchange)| self.exchange == Some(*exchange)).map(|(name, _)| name.to_owned());
         let written = match self.target.clone() {
             Target::Http { url, headers, dialect } => WrittenSpec {
                 kind: (dialect == Dialect::Sse).then(|| "sse".to_owned()),

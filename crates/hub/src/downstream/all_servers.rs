@@ -11,23 +11,34 @@ use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
-use crate::relay::{ClientContext, call, hosted_task, subscriptions, task};
-use crate::revision::v2026;
+use crate::relay::{self, ClientContext, call, hosted_task, subscriptions, task};
+use crate::revision::{self, Revision, ServerIntroduction};
 use crate::{downstream, tools};
 
 /// How long a list waits for backends that are being dialled for the first time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub async fn answer(hub: &Arc<Hub>, client: &ClientContext, request: &RpcRequest, sink: &InboundSink) -> CallReply {
+pub async fn answer(
+    hub: &Arc<Hub>,
+    revision: &dyn Revision,
+    client: &ClientContext,
+    request: &RpcRequest,
+    sink: &InboundSink,
+) -> CallReply {
+    if let Some(reply) = revision.removed(&request.method) {
+        return reply;
+    }
     let params = Fields::of(request.params.as_deref());
     let direct = hub.options.expose.direct();
     let stateless = client.exchange() == Exchange::Stateless;
+    let asks_what_we_are = request.method == revision.opening_method();
+    let discovered =
+        if stateless { asks_what_we_are.then_some(revision) } else { revision::discovered_by(&request.method) };
+    if let Some(revision) = discovered {
+        return done(revision.introduced(&introduction(stateless_capabilities(hub)), revision.versions()[0]));
+    }
     match request.method.as_str() {
-        method if stateless && v2026::is_removed(method) => {
-            refuse(message::METHOD_NOT_FOUND, "this method is gone since 2026-07-28")
-        }
         "ping" => done(empty()),
-        v2026::DISCOVER => done(v2026::discovered(&stateless_capabilities(hub), &our_info(), Some(&raw(INSTRUCTIONS)))),
         "subscriptions/listen" => subscriptions::answer(hub, client, None, request, sink).await,
         "logging/setLevel" => set_level(hub, client, &params, request).await,
         "tools/call" => call_tool(hub, client, request, &params, sink).await,
@@ -69,13 +80,12 @@ fn stateless_capabilities(hub: &Hub) -> Raw {
     capabilities.to_raw()
 }
 
-pub fn initialize(hub: &Hub, version: &str) -> Raw {
-    raw(&json!({
-        "protocolVersion": version,
-        "capabilities": capabilities(hub),
-        "serverInfo": our_info(),
-        "instructions": INSTRUCTIONS,
-    }))
+fn introduction(capabilities: Raw) -> ServerIntroduction {
+    ServerIntroduction { capabilities, info: our_info(), instructions: Some(raw(INSTRUCTIONS)) }
+}
+
+pub fn initialize(hub: &Hub, revision: &dyn Revision, version: &str) -> Raw {
+    revision.introduced(&introduction(capabilities(hub)), version)
 }
 
 /// The merged list. A server that is away is listed as it was; one that is unknown is named.
@@ -107,7 +117,7 @@ async fn call_tool(
         return refuse(message::INVALID_PARAMS, "`name` is missing");
     };
     if call::is_shown_of_ours(&hub.options, &name) {
-        return tools::call(hub, client, &name, &v2026::plain(params), sink).await;
+        return tools::call(hub, client, &name, &revision::plain(params), sink).await;
     }
     if !hub.options.expose.direct() {
         return refuse(message::INVALID_PARAMS, &format!("there is no tool {name}"));
@@ -156,13 +166,7 @@ async fn by_uri(
         let (code, text) = (message::RESOURCE_NOT_FOUND, "no server here has this resource");
         return CallReply::new(Err(message::error_with(code, text, &json!({ "uri": uri }))));
     };
-    let reply = if request.method != "resources/read" && !backend.offers(Exchange::Session) {
-        subscriptions::subscribe(hub, client, &backend, request)
-    } else {
-        call::pass(hub, client, &backend, &request.method, params, sink).await
-    };
-    subscriptions::note(client, Some(backend.name()), &request.method, request.params.as_ref(), &reply).await;
-    reply
+    relay::pass(hub, client, &backend, &request.method, params, sink).await
 }
 
 async fn complete(

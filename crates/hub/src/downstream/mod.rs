@@ -2,8 +2,8 @@
 //! client waits; what outlives that goes on detached.
 
 pub(crate) mod all_servers;
+pub(crate) mod carried_requests;
 pub(crate) mod one_server;
-pub(crate) mod peers;
 pub(crate) mod session_http;
 pub(crate) mod stateless;
 pub mod stdio;
@@ -17,21 +17,37 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::call::Conversation;
+use crate::backend::Backend;
+use crate::call::{Conversation, Exchange};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::RpcRequest;
 use crate::relay::ClientContext;
-use crate::session::Route;
+use crate::revision::{self, Revision};
+use crate::session::{HubSession, Route};
 
-/// Begins whatever the request asks for.
-fn begin(hub: &Arc<Hub>, client: ClientContext, request: RpcRequest) -> Conversation {
+/// The revision that a session's client and the hub agreed on.
+fn revision_of(session: &HubSession) -> &'static dyn Revision {
+    revision::of(&session.record.version, Exchange::Session)
+}
+
+/// Whether a backend speaks the client's own revision, without a session.
+fn speaks(backend: &Backend, revision: &dyn Revision) -> bool {
+    let exchange = revision.exchange();
+    exchange == Exchange::Stateless
+        && backend.said(|facts| {
+            facts.offers(exchange) && revision::of(&facts.version, exchange).versions() == revision.versions()
+        })
+}
+
+/// Begins whatever the request asks for, of a client that speaks this revision.
+fn begin(hub: &Arc<Hub>, revision: &'static dyn Revision, client: ClientContext, request: RpcRequest) -> Conversation {
     let hub = hub.clone();
     Conversation::begin(move |sink| {
         Box::pin(async move {
             match client.route.clone() {
-                Route::One(name) => one_server::answer(&hub, &client, &name, &request, &sink).await,
-                Route::All => all_servers::answer(&hub, &client, &request, &sink).await,
+                Route::One(name) => one_server::answer(&hub, revision, &client, &name, &request, &sink).await,
+                Route::All => all_servers::answer(&hub, revision, &client, &request, &sink).await,
             }
         })
     })

@@ -6,21 +6,22 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::backend::Backend;
-use crate::call::facts::{self, is_log_level, our_info};
+use crate::call::facts::is_log_level;
 use crate::call::{CallReply, Exchange, InboundSink, done, refuse};
 use crate::catalogue::ListKind;
-use crate::downstream;
+use crate::downstream::{self, speaks};
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
 use crate::relay::{ClientContext, call, hosted_task, subscriptions, task};
-use crate::revision::{v2025, v2026};
+use crate::revision::{Revision, ServerIntroduction};
 
 /// How long the first request waits to learn what a backend is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub async fn answer(
     hub: &Arc<Hub>,
+    revision: &dyn Revision,
     client: &ClientContext,
     name: &str,
     request: &RpcRequest,
@@ -29,25 +30,28 @@ pub async fn answer(
     let Some(backend) = hub.find(&client.principal, name) else {
         return refuse(message::NOT_FOUND, "there is no such server");
     };
-    let (has_sessions, stateless) = (backend.offers(Exchange::Session), backend.offers(Exchange::Stateless));
-    let reply = match (client.exchange(), request.method.as_str()) {
-        (Exchange::Session, "ping") => done(empty()),
-        (Exchange::Stateless, method) if v2026::is_removed(method) && !stateless => {
-            refuse(message::METHOD_NOT_FOUND, "this method is gone since 2026-07-28")
+    let has_sessions = backend.offers(Exchange::Session);
+    // A server that speaks as the client does judges its requests itself.
+    let judges_itself = speaks(&backend, revision);
+    let refusal = revision.removed(&request.method).filter(|_| !judges_itself);
+    let reply = match (refusal, client.exchange(), request.method.as_str()) {
+        (Some(refusal), _, _) => refusal,
+        (None, Exchange::Session, "ping") => done(empty()),
+        (None, Exchange::Stateless, method) if method == revision.opening_method() && !judges_itself => {
+            discover(&backend, revision).await
         }
-        (Exchange::Stateless, v2026::DISCOVER) if !stateless => discover(&backend).await,
-        (Exchange::Stateless, "subscriptions/listen") => {
+        (None, Exchange::Stateless, "subscriptions/listen") => {
             subscriptions::answer(hub, client, Some(&backend), request, sink).await
         }
-        (Exchange::Session, "logging/setLevel") if !has_sessions => set_level(request),
-        (Exchange::Session, "resources/subscribe" | "resources/unsubscribe") if !has_sessions => {
+        (None, Exchange::Session, "logging/setLevel") if !has_sessions => set_level(request),
+        (None, Exchange::Session, "resources/subscribe" | "resources/unsubscribe") if !has_sessions => {
             subscriptions::subscribe(hub, client, &backend, request)
         }
-        (Exchange::Stateless, method) if task::is_about_a_task(method) => {
+        (None, Exchange::Stateless, method) if task::is_about_a_task(method) => {
             let params = Fields::of(request.params.as_deref());
             task::answer(hub, client, Some(&backend), request, &params, sink).await
         }
-        (_, method) => match ListKind::of_method(method) {
+        (None, _, method) => match ListKind::of_method(method) {
             Some(kind) => list(hub, client, &backend, kind, request, sink).await,
             None => {
                 let params = Fields::of(request.params.as_deref());
@@ -93,25 +97,22 @@ async fn list(
     if away && snapshot.lists.are_known() && first_page { remembered() } else { reply }
 }
 
-async fn discover(backend: &Backend) -> CallReply {
+async fn discover(backend: &Backend, revision: &dyn Revision) -> CallReply {
     backend.settled(PATIENCE).await;
-    done(match backend.snapshot().facts {
-        Some(facts) => {
-            let info = facts.info.unwrap_or_else(our_info);
-            v2026::discovered(&with_hosted_tasks(&facts.capabilities), &info, facts.instructions.as_ref())
-        }
-        None => {
-            let info = raw(&json!({ "name": backend.name(), "version": "0" }));
-            v2026::discovered(&unknown_capabilities(), &info, None)
-        }
-    })
+    done(introduced(backend, revision, revision.versions()[0]))
 }
 
-/// The hub runs tasks for a server that cannot; those that the server itself has are another thing, which the client cannot use.
-fn with_hosted_tasks(capabilities: &Raw) -> Raw {
-    let mut capabilities = Fields::of(Some(&facts::with_tasks(capabilities)));
-    capabilities.remove("tasks");
-    capabilities.to_raw()
+/// What is known of a backend, for a client of this revision.
+fn introduced(backend: &Backend, revision: &dyn Revision, version: &str) -> Raw {
+    let server = match backend.snapshot().facts {
+        Some(facts) => revision.across(&facts),
+        None => ServerIntroduction {
+            capabilities: unknown_capabilities(),
+            info: raw(&json!({ "name": backend.name(), "version": "0" })),
+            instructions: None,
+        },
+    };
+    revision.introduced(&server, version)
 }
 
 /// A stateless backend gets the level with each request, so nothing is sent to it now.
@@ -134,23 +135,21 @@ pub fn unknown_capabilities() -> Raw {
 }
 
 /// The answer to `initialize`: the backend's own, or what is known of it.
-pub async fn initialize(hub: &Arc<Hub>, client: &ClientContext, name: &str, version: &str) -> CallReply {
+pub async fn initialize(
+    hub: &Arc<Hub>,
+    revision: &dyn Revision,
+    client: &ClientContext,
+    name: &str,
+    version: &str,
+) -> CallReply {
     let Some(backend) = hub.find(&client.principal, name) else {
         return refuse(message::NOT_FOUND, "there is no such server");
     };
     let request = RpcRequest { id: message::RpcId::number(0), method: "initialize".into(), params: None };
     let (sink, _said) = tokio::sync::mpsc::channel(1);
     let reply = call::call(hub, client, &backend, &request, &sink).await;
-    let mut result = match (reply.answer, backend.snapshot().facts) {
-        (Ok(result), _) => Fields::of(Some(&result)),
-        (Err(_), Some(facts)) => Fields::of(Some(&v2025::initialized(&facts))),
-        (Err(_), None) => {
-            let mut result = Fields::default();
-            result.set("capabilities", unknown_capabilities());
-            result.put("serverInfo", &json!({ "name": name, "version": "0" }));
-            result
-        }
-    };
+    let Ok(result) = reply.answer else { return done(introduced(&backend, revision, version)) };
+    let mut result = Fields::of(Some(&result));
     result.put("protocolVersion", version);
     done(result.to_raw())
 }

@@ -11,16 +11,15 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
 
 use super::streamable_http::{ResponseBody, SESSION, empty, event_stream, json, problem, text, version};
-use super::{all_servers, begin, one_server};
-use crate::call::facts::{no_capabilities, our_info};
-use crate::call::{CallReply, ConversationStep, Inbound, Requester, RequesterRole, outcome};
+use super::{all_servers, begin, one_server, revision_of};
+use crate::call::{CallReply, ConversationStep, Exchange, Inbound, Requester, RequesterRole, outcome};
 use crate::downstream::Detached;
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcMessage, RpcNotification, RpcRequest};
 use crate::relay::ClientContext;
-use crate::revision::v2025;
-use crate::session::elicitation::PendingServerRequest;
+use crate::revision;
+use crate::session::elicitation_and_sampling::PendingServerRequest;
 use crate::session::registry::SessionOpenError;
 use crate::session::stream_reader::{self, PositionOwner, SessionStreamReader};
 use crate::session::{HubSession, HubSessionRecord, OWN_STREAM, OpenedStream, Route};
@@ -83,7 +82,8 @@ pub(super) async fn find(
         let text = "The Mcp-Session-Id header is missing. Begin with `initialize`.";
         return Err(Box::new(problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text)));
     };
-    if version(headers).is_some_and(|version| !v2025::VERSIONS.contains(&version)) {
+    let spoken = |version| revision::of_version(version).is_some_and(|one| one.exchange() == Exchange::Session);
+    if version(headers).is_some_and(|version| !spoken(version)) {
         let text = "This version of the protocol is not spoken in sessions.";
         return Err(Box::new(problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text)));
     }
@@ -107,11 +107,13 @@ pub async fn open(
     route: Route,
     params: &Fields,
 ) -> Result<Arc<HubSession>, SessionOpenError> {
+    let asked = params.text("protocolVersion").unwrap_or_default();
+    let client = revision::of(&asked, Exchange::Session).client(params);
     let record = HubSessionRecord {
         route,
-        version: v2025::negotiate(params.text("protocolVersion").as_deref()).to_owned(),
-        capabilities: params.get("capabilities").map_or_else(no_capabilities, ToOwned::to_owned),
-        info: params.get("clientInfo").map_or_else(our_info, ToOwned::to_owned),
+        version: client.version,
+        capabilities: client.facts.capabilities,
+        info: client.facts.info,
         created_ms: hub.options.clock.now_ms(),
         handle: false,
     };
@@ -119,10 +121,11 @@ pub async fn open(
 }
 
 pub async fn greet(hub: &Arc<Hub>, session: &Arc<HubSession>) -> CallReply {
+    let (revision, version) = (revision_of(session), session.record.version.as_str());
     match &session.record.route {
-        Route::All => CallReply::new(Ok(all_servers::initialize(hub, &session.record.version))),
+        Route::All => CallReply::new(Ok(all_servers::initialize(hub, revision, version))),
         Route::One(name) => {
-            one_server::initialize(hub, &ClientContext::of_session(session), name, &session.record.version).await
+            one_server::initialize(hub, revision, &ClientContext::of_session(session), name, version).await
         }
     }
 }
@@ -205,7 +208,7 @@ async fn call(
     match begun(hub, session, role, request).await {
         Some(Outlet::Direct(response)) => json(StatusCode::OK, &response),
         Some(Outlet::Stream(opened)) => {
-            let primed = session.record.version.as_str() >= "2025-11-25";
+            let primed = revision_of(session).primes_streams(&session.record.version);
             let first = primed.then(|| format!("{RETRY}{}", sse::encode(Some(&session.event_id(opened.at)), "")));
             let reader = SessionStreamReader::new(session, &opened.stream, opened.at, session.over.child_token());
             event_stream(reader.into_sse(first))
@@ -222,7 +225,8 @@ async fn run(
     outlet: oneshot::Sender<Outlet>,
 ) {
     let under_way = session.started(&request.id);
-    let mut conversation = begin(&hub, ClientContext::of_session(&session).with_role(role), request.clone());
+    let mut conversation =
+        begin(&hub, revision_of(&session), ClientContext::of_session(&session).with_role(role), request.clone());
     let mut on_stream = OnStream::new(&session, &request, outlet);
     let mut slow = hub.slow_calls.begin();
     loop {

@@ -16,9 +16,9 @@ use crate::call::{CallReply, Caller, Conversation, ConversationStep, Exchange, I
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
-use crate::relay::peers::{self, Asking};
+use crate::relay::peer_requests::{self, Asking};
 use crate::relay::{ClientContext, call};
-use crate::revision::v2026;
+use crate::revision::{ClientIntroduction, Revision};
 use crate::session::Route;
 
 /// How often a client of a quiet call gets a keep-alive.
@@ -30,17 +30,18 @@ const GATHER: Duration = Duration::from_millis(20);
 pub fn client_of(
     who: &Requester,
     route: Route,
+    revision: &dyn Revision,
     request: &RpcRequest,
     headers: Option<Vec<(String, String)>>,
 ) -> ClientContext {
-    let (facts, log_level) = v2026::client(request.params.as_ref());
+    let ClientIntroduction { version, facts, log_level } = revision.client(&Fields::of(request.params.as_deref()));
     ClientContext {
         principal: who.principal.clone(),
         role: who.role,
         route,
         caller: Caller::without_session(&who.principal, facts),
         session: None,
-        sent: Some(Sent { headers }),
+        sent: Some(Sent { version, headers }),
         log_level,
     }
 }
@@ -60,6 +61,7 @@ pub enum Next {
 /// Dropping it takes the call back.
 pub struct StatelessCall {
     hub: Arc<Hub>,
+    revision: &'static dyn Revision,
     client: ClientContext,
     request: RpcRequest,
     conversation: Conversation,
@@ -75,6 +77,7 @@ impl StatelessCall {
     /// The call as the client means it: a new one, or the rest of one that waits for input.
     pub fn take_up(
         hub: &Arc<Hub>,
+        revision: &'static dyn Revision,
         client: ClientContext,
         request: RpcRequest,
         gone: CancellationToken,
@@ -92,9 +95,13 @@ impl StatelessCall {
             {
                 return Err(stale());
             }
-            _ => (begin(hub, client.clone(), request.clone()), VecDeque::new(), params.object("inputResponses")),
+            _ => (
+                begin(hub, revision, client.clone(), request.clone()),
+                VecDeque::new(),
+                params.object("inputResponses"),
+            ),
         };
-        Ok(StatelessCall { hub: hub.clone(), client, request, conversation, said, given, gone })
+        Ok(StatelessCall { hub: hub.clone(), revision, client, request, conversation, said, given, gone })
     }
 
     pub async fn next(&mut self) -> Next {
@@ -125,7 +132,7 @@ impl StatelessCall {
     }
 
     fn adapt(&self, reply: CallReply) -> CallReply {
-        v2026::reply(&self.request.method, reply)
+        self.revision.reply(&self.request.method, reply)
     }
 
     /// A notification. Logs are for those who asked for them, from the level that they named.
@@ -178,7 +185,7 @@ impl StatelessCall {
                         for SuspendedQuestion { server, method, params, reply, .. } in questions {
                             let handle = Some(session.to_string());
                             let asking = Asking { handle, server: server.to_string(), method, params, reply };
-                            peers::ask_by_handle(&self.hub, &self.client.principal, asking).await;
+                            peer_requests::ask_by_handle(&self.hub, &self.client.principal, asking).await;
                         }
                     }
                     return self.adapt(reply);
@@ -207,7 +214,7 @@ impl StatelessCall {
         // Only the handle that the call itself named: any other is another client's.
         let named = Fields::of(self.request.params.as_deref()).object("arguments").text("handle");
         let asking = Asking { handle: named, server: server.to_owned(), method, params, reply };
-        peers::ask_by_handle(&self.hub, &self.client.principal, asking).await;
+        peer_requests::ask_by_handle(&self.hub, &self.client.principal, asking).await;
     }
 }
 
@@ -268,9 +275,11 @@ fn ask(hub: &Hub, suspended: SuspendedCall) -> CallReply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::facts::{no_capabilities, our_info};
+    use crate::call::BackendCall;
+    use crate::call::facts::{ClientFacts, no_capabilities, our_info};
     use crate::call::server_request::AnswerReceiver;
     use crate::config::Options;
+    use crate::revision;
     use crate::session::HubSessionRecord;
     use bowline_protocol::Principal;
     use bowline_store::Retention;
@@ -287,15 +296,20 @@ mod tests {
         }
     }
 
+    fn call_of_a_client_that_can_be_asked(alice: &Principal) -> (&'static dyn Revision, RpcRequest) {
+        let facts = ClientFacts { capabilities: raw(&json!({ "elicitation": {} })), info: our_info() };
+        let call = BackendCall::new(Caller::without_session(alice, facts), "tools/call", None);
+        let revision = revision::newest(Exchange::Stateless);
+        (revision, RpcRequest { id: message::RpcId::number(1), params: revision.params(&call), method: call.method })
+    }
+
     #[tokio::test]
     async fn what_a_call_asked_just_before_it_became_a_task_waits_at_the_handle_of_the_task() {
         let store = Arc::new(MemoryStore::new(Retention { events_max: 100, age_max_ms: u64::MAX }));
         let hub = Hub::start(Options::default(), store, None, None).await.unwrap();
         let alice = Principal::parse("alice").unwrap();
         let handle = hub.sessions.create(&alice, record()).await.unwrap();
-        let params = v2026::with_meta(None, &raw(&json!({ "elicitation": {} })), &our_info(), None);
-        let request =
-            RpcRequest { id: message::RpcId::number(1), method: "tools/call".to_owned(), params: Some(params) };
+        let (revision, request) = call_of_a_client_that_can_be_asked(&alice);
         let (reply, mut answered) = tokio::sync::oneshot::channel();
         let goes_on_in = Some(handle.id.clone());
         let conversation = Conversation::begin(|sink| {
@@ -306,10 +320,18 @@ mod tests {
                 CallReply { goes_on_in, ..CallReply::new(Ok(raw(&json!({ "taskId": "t" })))) }
             })
         });
-        let client = client_of(&(&alice).into(), Route::All, &request, None);
+        let client = client_of(&(&alice).into(), Route::All, revision, &request, None);
         let gone = CancellationToken::new();
-        let mut talk =
-            StatelessCall { hub, client, request, conversation, said: VecDeque::new(), given: Fields::default(), gone };
+        let mut talk = StatelessCall {
+            hub,
+            revision,
+            client,
+            request,
+            conversation,
+            said: VecDeque::new(),
+            given: Fields::default(),
+            gone,
+        };
         let Next::Ended(reply) = talk.next().await else { panic!("it ends") };
         assert_eq!(Fields::of(reply.answer.ok().as_deref()).text("taskId").as_deref(), Some("t"));
         drop(talk);
@@ -325,9 +347,7 @@ mod tests {
         let store = Arc::new(MemoryStore::new(Retention { events_max: 100, age_max_ms: u64::MAX }));
         let hub = Hub::start(Options::default(), store, None, None).await.unwrap();
         let alice = Principal::parse("alice").unwrap();
-        let params = v2026::with_meta(None, &raw(&json!({ "elicitation": {} })), &our_info(), None);
-        let request =
-            RpcRequest { id: message::RpcId::number(1), method: "tools/call".to_owned(), params: Some(params) };
+        let (revision, request) = call_of_a_client_that_can_be_asked(&alice);
         let (answered, mut answers) = tokio::sync::mpsc::channel(3);
         let conversation = Conversation::begin(|sink| {
             Box::pin(async move {
@@ -344,12 +364,13 @@ mod tests {
                 std::future::pending().await
             })
         });
-        let client = client_of(&(&alice).into(), Route::All, &request, None);
+        let client = client_of(&(&alice).into(), Route::All, revision, &request, None);
         let given =
             Fields::default().and("name", &json!({ "action": "accept" })).and("garbled", &5).and("7", &json!({}));
         let given = given.and("other", &json!({ "action": "accept" }));
         let gone = CancellationToken::new();
-        let mut call = StatelessCall { hub, client, request, conversation, said: VecDeque::new(), given, gone };
+        let mut call =
+            StatelessCall { hub, revision, client, request, conversation, said: VecDeque::new(), given, gone };
         let Next::Ended(reply) = call.next().await else { panic!("it asks") };
         let asked = Fields::of(reply.answer.ok().as_deref()).object("inputRequests");
         let keys: Vec<&str> = asked.iter().map(|(key, _)| key).collect();

@@ -8,16 +8,16 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::stateless::{self, Next, StatelessCall};
-use super::{begin, session_http};
+use super::{begin, revision_of, session_http};
 use crate::call::{ConversationStep, Inbound, Requester};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage, RpcNotification, RpcRequest};
 use crate::relay::ClientContext;
-use crate::revision::v2026;
+use crate::revision::{self, Revision};
 use crate::scan::{InputLine, JsonScan, Lines};
 use crate::session::cancellation::{CallGuard, CancellableCalls};
-use crate::session::elicitation::PendingServerRequest;
+use crate::session::elicitation_and_sampling::PendingServerRequest;
 use crate::session::stream_reader::{SessionStreamItem, SessionStreamReader};
 use crate::session::{HubSession, OWN_STREAM, Route};
 
@@ -163,33 +163,31 @@ impl StdioServer {
     }
 
     async fn request(&mut self, request: RpcRequest) {
-        let meta = Fields::of(request.params.as_deref()).object("_meta");
-        let stateless = meta.has(v2026::META_VERSION) || request.method == v2026::DISCOVER;
-        let answer = match &self.session {
-            _ if stateless => match v2026::check(request.params.as_ref()) {
-                Ok(()) => return self.begin_stateless(request),
+        let answer = match (revision::standing_alone(&request), &self.session) {
+            (Some(revision), _) => match revision.check(&Fields::of(request.params.as_deref())) {
+                Ok(()) => return self.begin_stateless(revision, request),
                 Err(reply) => reply.answer,
             },
-            Some(session) => {
+            (None, Some(session)) => {
                 let under_way = self.running.begin(&request.id);
                 let client = ClientContext::of_session(session).with_role(self.who.role);
                 tokio::spawn(run(self.hub.clone(), session.clone(), client, request, self.out.clone(), under_way));
                 return;
             }
-            None if request.method == "ping" => Ok(crate::fields::empty()),
-            None => Err(message::error(message::INVALID_REQUEST, "Begin with `initialize`.")),
+            (None, None) if request.method == "ping" => Ok(crate::fields::empty()),
+            (None, None) => Err(message::error(message::INVALID_REQUEST, "Begin with `initialize`.")),
         };
         let _ = self.out.send(message::response(&request.id, &answer)).await;
     }
 
-    fn begin_stateless(&self, request: RpcRequest) {
-        let client = stateless::client_of(&self.who, self.route.clone(), &request, None);
+    fn begin_stateless(&self, revision: &'static dyn Revision, request: RpcRequest) {
+        let client = stateless::client_of(&self.who, self.route.clone(), revision, &request, None);
         let under_way = self.running.begin(&request.id);
         let (hub, out, gone) = (self.hub.clone(), self.out.clone(), self.over.clone());
         tokio::spawn(async move {
             let id = request.id.clone();
             let talking = async {
-                match StatelessCall::take_up(&hub, client, request, gone) {
+                match StatelessCall::take_up(&hub, revision, client, request, gone) {
                     Ok(talk) => converse(talk, &id, &out).await,
                     Err(reply) => drop(out.send(message::response(&id, &reply.answer)).await),
                 }
@@ -231,7 +229,7 @@ async fn run(
     out: mpsc::Sender<Raw>,
     under_way: CallGuard,
 ) {
-    let mut conversation = begin(&hub, client, request.clone());
+    let mut conversation = begin(&hub, revision_of(&session), client, request.clone());
     while let Some(step) = under_way.token().run_until_cancelled(conversation.next()).await {
         match step {
             ConversationStep::Said(Inbound::Notification { method, params, .. }) => {

@@ -14,20 +14,21 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use tokio_util::sync::CancellationToken;
 
+use crate::backend::Backend;
 use crate::call::{CallReply, Exchange, Requester, RequesterRole};
 use crate::catalogue::ListKind;
 use crate::catalogue::mirrored_headers::{self, plain_text};
-use crate::downstream::peers;
 use crate::downstream::session_http::{self, Outlet};
 use crate::downstream::stateless::{self, Next, StatelessCall};
+use crate::downstream::{carried_requests, revision_of, speaks};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage, RpcRequest};
 use crate::relay::{ClientContext, call, task};
-use crate::revision::{self, v2026};
+use crate::revision::{self, Revision};
 use crate::session::stream_reader::SessionStreamReader;
 use crate::session::{HubSession, Route};
-use crate::{backend, sse};
+use crate::sse;
 
 pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -72,11 +73,11 @@ pub(super) async fn answer(
         Method::GET | Method::DELETE => None,
         _ => return problem(StatusCode::METHOD_NOT_ALLOWED, message::INVALID_REQUEST, "Use POST, GET or DELETE."),
     };
-    match peers::home(hub, headers, message.as_ref()).await {
+    match carried_requests::home(hub, headers, message.as_ref()).await {
         Ok(None) => {}
         Ok(Some(node)) => {
             // Boxed, because a carried request may be carried on from there.
-            return Box::pin(peers::carry(hub, &node, who, route, &request, hops)).await;
+            return Box::pin(carried_requests::carry(hub, &node, who, route, &request, hops)).await;
         }
         Err(error) => {
             tracing::warn!(%error, "cannot find the node that holds an MCP session");
@@ -88,10 +89,10 @@ pub(super) async fn answer(
         return post_batch(hub, who, &route, headers, request.body()).await;
     }
     match message {
-        Some(message) if exchange_of(headers, &message) == Exchange::Stateless => {
-            post_stateless(hub, who, route, headers, message).await
-        }
-        Some(message) => session_http::post(hub, who, route, headers, message).await,
+        Some(message) => match standing_alone(headers, &message) {
+            Some(revision) => post_stateless(hub, who, route, revision, headers, message).await,
+            None => session_http::post(hub, who, route, headers, message).await,
+        },
         None if request.method() == Method::GET => session_http::get(hub, principal, &route, headers).await,
         None => session_http::delete(hub, principal, &route, headers).await,
     }
@@ -112,21 +113,20 @@ fn read(headers: &HeaderMap, body: &Bytes) -> Result<RpcMessage, Box<Response<Re
         .map_err(|why| Box::new(problem(StatusCode::BAD_REQUEST, why.code(), &format!("This is no message: {why}."))))
 }
 
-/// Chosen for each request: a session or a handshake shows by itself, everything else says its version.
-fn exchange_of(headers: &HeaderMap, message: &RpcMessage) -> Exchange {
+/// The revision of a message that stands alone. A session or a handshake shows by itself, everything else says its version.
+fn standing_alone(headers: &HeaderMap, message: &RpcMessage) -> Option<&'static dyn Revision> {
     if headers.contains_key(SESSION) {
-        return Exchange::Session;
+        return None;
     }
-    let told = text(headers, &VERSION).and_then(revision::exchange_of);
-    let RpcMessage::Request(request) = message else { return told.unwrap_or(Exchange::Session) };
-    let meta = Fields::of(request.params.as_deref()).object("_meta");
-    match (request.method.as_str(), meta.has(v2026::META_VERSION)) {
-        ("initialize", false) => Exchange::Session,
-        (_, true) | (v2026::DISCOVER, _) => Exchange::Stateless,
-        (_, false) => told.unwrap_or_else(|| {
-            let mirrors = headers.contains_key(&VERSION) || headers.contains_key("mcp-method");
-            if mirrors { Exchange::Stateless } else { Exchange::Session }
-        }),
+    let told = version(headers).and_then(revision::of_version);
+    let alone = told.filter(|one| one.exchange() == Exchange::Stateless);
+    let RpcMessage::Request(request) = message else { return alone };
+    let mirrors = || headers.contains_key(&VERSION) || headers.contains_key("mcp-method");
+    match (revision::standing_alone(request), told) {
+        (Some(revision), _) => Some(revision),
+        (None, _) if request.method == "initialize" => None,
+        (None, Some(_)) => alone,
+        (None, None) => mirrors().then(|| revision::newest(Exchange::Stateless)),
     }
 }
 
@@ -170,8 +170,6 @@ pub fn event_stream(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send
     response
 }
 
-/// The only version whose clients may send them.
-const BATCHES_SINCE: &str = "2025-03-26";
 /// As many as a client may want at once; each may be a call that is under way for long.
 const MESSAGES_MAX: usize = 100;
 
@@ -194,8 +192,8 @@ pub async fn post_batch(
         Ok(session) => session,
         Err(response) => return *response,
     };
-    if session.record.version != BATCHES_SINCE {
-        return refused("Batches are of 2025-03-26 only. Send each message by itself.");
+    if let Err(why) = revision_of(&session).check_batch(&session.record.version) {
+        return refused(why);
     }
     let Ok(parts) = serde_json::from_slice::<Vec<Raw>>(body) else {
         return problem(StatusCode::BAD_REQUEST, message::PARSE_ERROR, "This is no batch: it is not JSON.");
@@ -257,6 +255,7 @@ pub async fn post_stateless(
     hub: &Arc<Hub>,
     who: &Requester,
     route: Route,
+    revision: &'static dyn Revision,
     headers: &HeaderMap,
     message: RpcMessage,
 ) -> Response<ResponseBody> {
@@ -270,21 +269,21 @@ pub async fn post_stateless(
     };
     // A stateless backend behind its own path judges its requests itself.
     let judged_there = match &route {
-        Route::One(name) => hub.find(&who.principal, name).is_some_and(|backend| judges_itself(&backend)),
+        Route::One(name) => hub.find(&who.principal, name).is_some_and(|backend| judges_itself(&backend, revision)),
         Route::All => false,
     };
     // What is said of a task is said under another name there, so this is the place to look at it.
     let judged_here = !judged_there || task::is_about_a_task(&request.method);
-    if judged_here && let Err(reply) = check(headers, &request) {
+    if judged_here && let Err(reply) = check(revision, headers, &request) {
         return respond_stateless(&request.id, &reply);
     }
-    let client = client_of(who, route, headers, &request);
+    let client = client_of(who, route, revision, headers, &request);
     if !judged_there && let Err(reply) = check_arguments(hub, &client, headers, &request) {
         return respond_stateless(&request.id, &reply);
     }
     let id = request.id.clone();
     // Over HTTP any client that knows the state may bring it back, on any connection.
-    let mut talk = match StatelessCall::take_up(hub, client, request, CancellationToken::new()) {
+    let mut talk = match StatelessCall::take_up(hub, revision, client, request, CancellationToken::new()) {
         Ok(talk) => talk,
         Err(reply) => return respond_stateless(&id, &reply),
     };
@@ -295,8 +294,8 @@ pub async fn post_stateless(
     }
 }
 
-fn judges_itself(backend: &backend::Backend) -> bool {
-    backend.offers(Exchange::Stateless) && !backend.spec.is_stdio()
+fn judges_itself(backend: &Backend, revision: &dyn Revision) -> bool {
+    speaks(backend, revision) && !backend.spec.is_stdio()
 }
 
 fn respond_stateless(id: &RpcId, reply: &CallReply) -> Response<ResponseBody> {
@@ -304,23 +303,29 @@ fn respond_stateless(id: &RpcId, reply: &CallReply) -> Response<ResponseBody> {
     json(status, &message::response(id, &reply.answer))
 }
 
-fn client_of(who: &Requester, route: Route, headers: &HeaderMap, request: &RpcRequest) -> ClientContext {
+fn client_of(
+    who: &Requester,
+    route: Route,
+    revision: &dyn Revision,
+    headers: &HeaderMap,
+    request: &RpcRequest,
+) -> ClientContext {
     let mirrored = headers.iter().filter(|(name, _)| name.as_str().starts_with("mcp-"));
     let mirrored =
         mirrored.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
-    stateless::client_of(who, route, request, Some(mirrored.collect()))
+    stateless::client_of(who, route, revision, request, Some(mirrored.collect()))
 }
 
 /// The headers and the body must say the same, and something that we understand.
-fn check(headers: &HeaderMap, request: &RpcRequest) -> Result<(), CallReply> {
+fn check(revision: &dyn Revision, headers: &HeaderMap, request: &RpcRequest) -> Result<(), CallReply> {
     let bad = |text: &str| stateless::refused(message::HEADER_MISMATCH, text);
     let params = Fields::of(request.params.as_deref());
-    match (params.object("_meta").text(v2026::META_VERSION), version(headers)) {
+    match (revision.said_version(&params), version(headers)) {
         (Some(_), None) => return Err(bad("the MCP-Protocol-Version header is missing")),
         (Some(asked), Some(told)) if told != asked => {
             return Err(bad("MCP-Protocol-Version differs from the body"));
         }
-        _ => v2026::check(request.params.as_ref())?,
+        _ => revision.check(&params)?,
     }
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if header("mcp-method") != Some(request.method.as_str()) {

@@ -56,7 +56,6 @@ impl Hub {
             health_interval: options.health_interval,
             health_timeout: options.health_timeout,
             http: http::client(Reach::Anywhere, &options.env.network),
-            network: options.env.network.clone(),
             events,
             programs: TaskTracker::new(),
             processes: PoolLimits {

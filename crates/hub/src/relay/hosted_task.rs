@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
 use crate::call::facts::is_answerable;
+use crate::call::server_request::OpenQuestions;
 use crate::call::server_request::no_recipient;
 use crate::call::{CallReply, Conversation, ConversationStep, Exchange, Inbound, done};
 use crate::catalogue::ListKind;
@@ -20,7 +21,6 @@ use crate::hub::Hub;
 use crate::message;
 use crate::relay::task;
 use crate::relay::{ClientContext, call};
-use crate::tasks::open_questions::OpenQuestions;
 use crate::tasks::{HubTaskRecord, TaskCall, TaskStatus, is_ours};
 
 /// How often a client should ask. Asking costs one read of the store.

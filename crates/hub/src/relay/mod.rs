@@ -3,7 +3,7 @@
 
 pub(crate) mod call;
 pub(crate) mod hosted_task;
-pub(crate) mod peers;
+pub(crate) mod peer_requests;
 pub(crate) mod subscriptions;
 pub(crate) mod task;
 
@@ -97,15 +97,26 @@ pub async fn to_backend(
     params: &Fields,
     sink: &InboundSink,
 ) -> CallReply {
-    let client = acting(client, session);
+    pass(hub, &acting(client, session), backend, method, params, sink).await
+}
+
+/// The same for a client as it is. Where the server has no sessions, a subscription is one of the hub's own.
+pub async fn pass(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    backend: &Backend,
+    method: &str,
+    params: &Fields,
+    sink: &InboundSink,
+) -> CallReply {
     let reply = if method.ends_with("subscribe") && !backend.offers(Exchange::Session) {
         let request =
             RpcRequest { id: message::RpcId::number(0), method: method.to_owned(), params: Some(params.to_raw()) };
-        subscriptions::subscribe(hub, &client, backend, &request)
+        subscriptions::subscribe(hub, client, backend, &request)
     } else {
-        call::pass(hub, &client, backend, method, params, sink).await
+        call::pass(hub, client, backend, method, params, sink).await
     };
-    subscriptions::note(&client, Some(backend.name()), method, Some(&params.to_raw()), &reply).await;
+    subscriptions::note(client, Some(backend.name()), method, Some(&params.to_raw()), &reply).await;
     reply
 }
 
@@ -135,18 +146,6 @@ pub fn acting(client: &ClientContext, session: Option<&Arc<HubSession>>) -> Clie
 /// A client that asked for something long ago and may not be connected now.
 pub fn of_owner(owner: &Principal, session: Option<&Arc<HubSession>>) -> ClientContext {
     acting(&ClientContext::absent(owner, format!("principal {owner}")), session)
-}
-
-/// The same for a client that can answer nothing, as it is.
-pub async fn as_client(
-    hub: &Arc<Hub>,
-    client: &ClientContext,
-    backend: &Backend,
-    method: &str,
-    params: &Fields,
-    sink: &InboundSink,
-) -> CallReply {
-    call::pass(hub, client, backend, method, params, sink).await
 }
 
 /// A client that can answer everything, by itself or by the hub's tools, and for whom the hub follows tasks.

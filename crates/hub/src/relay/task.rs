@@ -20,10 +20,11 @@ use crate::call::{BackendCall, CallEnd, CallReply, Exchange, Inbound, InboundSin
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest, RpcResult};
-use crate::relay::peers::{self, SessionNotice};
+use crate::relay::peer_requests::{self, SessionNotice};
 use crate::relay::subscriptions::ACKNOWLEDGED;
 use crate::relay::{self, ClientContext, call, hosted_task};
-use crate::session::{GONE, HubSession, OWN_STREAM, elicitation};
+use crate::session::elicitation_and_sampling::PendingServerRequest;
+use crate::session::{GONE, HubSession, OWN_STREAM};
 use crate::tasks::{HubTaskRecord, TaskCall, TaskListener, UpstreamTask};
 
 const SAID_MAX: usize = 64;
@@ -85,7 +86,7 @@ pub async fn tell(hub: &Hub, event: &str, id: &LogId, owner: &Principal, record:
         Ok(Some(session)) => session.tell(event, &record.server, &data).await.map(drop),
         Ok(None) => Ok(()),
         Err(StoreError::Held(node)) => {
-            peers::tell(hub, &node, SessionNotice::new(owner, session, event, &record.server, &data)).await;
+            peer_requests::tell(hub, &node, SessionNotice::new(owner, session, event, &record.server, &data)).await;
             Ok(())
         }
         Err(error) => Err(error),
@@ -124,8 +125,7 @@ pub async fn forward(
             }
             Inbound::Request { server, method, params, reply } => {
                 let native = session.can(&method, params.as_ref()).then_some(OWN_STREAM);
-                let _ =
-                    session.ask(elicitation::PendingServerRequest::new(&server, method, params, reply), native).await;
+                let _ = session.ask(PendingServerRequest::new(&server, method, params, reply), native).await;
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::call::{Inbound, InboundSink, facts};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
 use crate::message;
-use crate::session::elicitation::PendingServerRequest;
+use crate::session::elicitation_and_sampling::PendingServerRequest;
 use crate::session::registry::{HubSessions, SessionChange};
 use crate::session::{HubSession, HubSessionRecord, OWN_STREAM, Route};
 

@@ -2,7 +2,7 @@
 
 pub(crate) mod actor;
 pub(crate) mod cancellation;
-pub(crate) mod elicitation;
+pub(crate) mod elicitation_and_sampling;
 pub(crate) mod registry;
 pub(crate) mod stream_reader;
 pub(crate) mod subscriptions;
@@ -30,10 +30,10 @@ use crate::config::BackendKey;
 use crate::fields::{Raw, raw};
 use crate::message::{self, RpcId};
 use crate::peers::{self, PeerNodes};
-use crate::session::elicitation::PendingServerRequest;
+use crate::session::elicitation_and_sampling::PendingServerRequest;
 use crate::session::registry::HubSessions;
 
-pub(crate) use self::elicitation::GONE;
+pub(crate) use self::elicitation_and_sampling::GONE;
 pub use crate::session::registry::{HubSessionRecord, Route};
 pub use crate::session::stream_reader::ReadingGuard;
 

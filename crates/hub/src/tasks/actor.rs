@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{HubTaskRecord, HubTasks, RESULT, TaskOutcome, TaskStatus, UpstreamTask, record_of, stored};
 use crate::actors::ActorRefusal;
+use crate::call::server_request::OpenQuestions;
 use crate::call::{CallReply, outcome};
 use crate::fields::Raw;
-use crate::tasks::open_questions::OpenQuestions;
 
 /// While the store cannot take an ending, it is tried again this often.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);

@@ -2,7 +2,6 @@
 
 pub mod actor;
 pub mod names;
-pub mod open_questions;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -21,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 use crate::actors::{ActorRefusal, NoForwarding};
 use crate::call::CallReply;
 use crate::call::outcome::CallOutcome;
+use crate::call::server_request::OpenQuestions;
 use crate::fields::{Fields, Raw, raw};
 use crate::peers::{self, PeerNodes};
 use crate::tasks::actor::{HubTaskActor, HubTaskCommand};
-use crate::tasks::open_questions::OpenQuestions;
 
 pub use crate::tasks::actor::{CreatedTask, TaskCall};
 

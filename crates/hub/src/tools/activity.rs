@@ -13,7 +13,7 @@ use crate::call::facts::{LOG_LEVELS, is_log_level, is_logged};
 use crate::fields::{Fields, raw};
 use crate::message;
 use crate::session::HubSession;
-use crate::session::elicitation::ServerRequestKind;
+use crate::session::elicitation_and_sampling::ServerRequestKind;
 use crate::session::stream_reader::Logged;
 use crate::tools::{HubToolOutcome, ToolInvocation};
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{HubToolOutcome, ToolInvocation};
 use crate::relay::task;
-use crate::relay::{self, peers};
+use crate::relay::{self, peer_requests};
 use crate::session::HubSession;
 use crate::tasks::{HubTaskRecord, TaskCall};
 
@@ -131,7 +131,8 @@ pub(crate) async fn about(call: &ToolInvocation<'_>, name: &str) -> Result<HubTo
     match name {
         "get_task" => Ok(HubToolOutcome::Facts(task.shown(&id))),
         "cancel_task" => {
-            let cancelled = tasks.cancel(&id).await || peers::cancel(call.hub, &call.client.principal, &id).await;
+            let cancelled =
+                tasks.cancel(&id).await || peer_requests::cancel(call.hub, &call.client.principal, &id).await;
             Ok(HubToolOutcome::Facts(json!({ "taskId": id, "cancelled": cancelled })))
         }
         _ => match tasks.result(&id).await.map_err(|error| error.to_string())? {

@@ -8,7 +8,7 @@ use bowline_core::attribution::{
     AttributedRequest, Attribution, CallNumber, ConnectionScope, Recipient, RequestListener, ServerMessage,
 };
 use bowline_env::clock;
-use reqwest::header::HeaderMap;
+use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use crate::call::{Caller, InboundSink, SHARED_LANE};

@@ -1,19 +1,20 @@
-//! Words of HTTP: the headers that repeat what a request is about, what a status or an error says, and a client that does not go to
-//! forbidden addresses, whatever a name resolves to, and follows no redirect.
+//! Words of HTTP: the headers that repeat what a request is about, what a status says, and a client that does not go to forbidden
+//! addresses, whatever a name resolves to.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
 use bowline_core::upstream_session::ResponseStatus;
+use bowline_env::http::{AddressGuard, Endpoint, Http1Client, HttpOptions, Response, Route};
 use bowline_env::{Network, clock};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use jiff::Timestamp;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::redirect::Policy;
-use reqwest::{Response, StatusCode, Url};
+use url::Url;
 
 use crate::catalogue::mirrored_headers::VERSION;
 use crate::config::spec::{Reach, ServerSpec, SpecError, Target, check_address};
@@ -22,21 +23,27 @@ use crate::upstream::Dial;
 
 pub(super) const SESSION: &str = "mcp-session-id";
 
-/// Checks the address, where it is written as one, and readies the headers.
-pub(super) fn prepare(url: &Url, headers: &BTreeMap<String, String>, dial: &Dial) -> Result<HeaderMap, DialError> {
+/// Checks the address, where it is written as one, and readies it and the headers.
+pub(super) fn prepare(
+    url: &Url,
+    headers: &BTreeMap<String, String>,
+    dial: &Dial,
+) -> Result<(Endpoint, HeaderMap), DialError> {
+    let fatal = |reason: String| DialError::Fatal { reason };
+    let endpoint = Endpoint::new(url).map_err(|error| fatal(error.why))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     if let Ok(address) = host.parse() {
-        check_address(address, dial.reach).map_err(|error| DialError::Fatal { reason: error.to_string() })?;
+        check_address(address, dial.reach).map_err(|error| fatal(error.to_string()))?;
     }
     let mut map = HeaderMap::new();
     for (name, value) in headers {
-        let bad = || DialError::Fatal { reason: format!("the header `{name}` cannot be sent") };
+        let bad = || fatal(format!("the header `{name}` cannot be sent"));
         let name = HeaderName::try_from(name).map_err(|_| bad())?;
         let mut value = HeaderValue::try_from(value).map_err(|_| bad())?;
         value.set_sensitive(true);
         map.insert(name, value);
     }
-    Ok(map)
+    Ok((endpoint, map))
 }
 
 /// The same for requests in a session.
@@ -84,19 +91,6 @@ pub(super) fn retry_after(response: &Response) -> Option<Duration> {
     Some(wait_of(text.trim(), clock::wall())?.min(RETRY_AFTER_MAX))
 }
 
-/// The innermost reason, without the URL, which may hold a secret.
-pub(super) fn tell(error: reqwest::Error) -> String {
-    innermost(&error.without_url())
-}
-
-pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut source = error;
-    while let Some(inner) = source.source() {
-        source = inner;
-    }
-    source.to_string()
-}
-
 pub(super) enum BodyError {
     Broken(String),
     TooLong,
@@ -110,7 +104,7 @@ pub(super) async fn body(mut response: Response) -> Result<Vec<u8>, BodyError> {
         match response.chunk().await {
             Ok(None) => return Ok(bytes),
             Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
-            Err(error) => return Err(BodyError::Broken(tell(error))),
+            Err(cut) => return Err(BodyError::Broken(cut.0)),
         }
         // Content-Length is reached, so do not wait for the end of the stream.
         if length == Some(bytes.len() as u64) {
@@ -122,31 +116,18 @@ pub(super) async fn body(mut response: Response) -> Result<Vec<u8>, BodyError> {
     }
 }
 
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Who asks.
-pub(super) const AGENT: &str = concat!("bowline/", env!("CARGO_PKG_VERSION"));
+const AGENT: &str = concat!("bowline/", env!("CARGO_PKG_VERSION"));
 
-/// Redirects are not followed: they could lead anywhere, with our headers.
-#[allow(clippy::expect_used)]
-pub fn client(reach: Reach, network: &Arc<dyn Network>) -> reqwest::Client {
-    let builder = || {
-        bowline_env::tls::http_client()
-            .redirect(Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            .pool_max_idle_per_host(64)
-            .no_proxy()
-            .user_agent(AGENT)
-            .dns_resolver(Arc::new(GuardedResolver { reach, network: network.clone() }))
-    };
-    builder().build().unwrap_or_else(|error| {
-        // A small image may have no certificates. Backends without TLS need none, and the others will say so.
-        tracing::warn!(%error, "HTTPS cannot be set up for MCP servers; are `ca-certificates` installed?");
-        let bare = builder().tls_certs_only([]).build();
-        // Any other client would go anywhere, so there is none.
-        bare.expect("what may be missing is certificates, and this one needs none")
-    })
+/// As many connections to one server wait for the next request; each is one that was in use at once.
+const IDLE_MAX: usize = 64;
+
+pub fn client(reach: Reach, network: &Arc<dyn Network>) -> Http1Client {
+    let route = Route::Guarded(Arc::new(ReachGuard(reach)));
+    let options = HttpOptions { user_agent: AGENT, route, connect_timeout: CONNECT_TIMEOUT, idle_max: IDLE_MAX };
+    Http1Client::new(network, options)
 }
 
 /// Why a name cannot be dialled. It is one sentence whether the name is not known or leads where added servers may not be: two would
@@ -166,39 +147,29 @@ pub fn check(spec: &ServerSpec, reach: Reach) -> Result<(), SpecError> {
     }
 }
 
-pub(super) fn is_localhost(host: &str) -> bool {
+fn is_localhost(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     host == "localhost" || host.ends_with(".localhost")
 }
 
 #[derive(Debug)]
-struct GuardedResolver {
-    reach: Reach,
-    network: Arc<dyn Network>,
-}
+struct ReachGuard(Reach);
 
-impl Resolve for GuardedResolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        let (reach, network) = (self.reach, self.network.clone());
-        Box::pin(async move {
-            let allowed = allowed(network.resolve(name.as_str(), 0).await, reach)?;
-            Ok(Box::new(allowed.into_iter()) as Addrs)
-        })
+impl AddressGuard for ReachGuard {
+    fn check(&self, address: IpAddr) -> Result<(), String> {
+        check_address(address, self.0).map_err(|error| error.to_string())
     }
-}
 
-/// The addresses that may be dialled. Where all may be, the resolver's own error helps the operator and tells nothing new.
-pub(super) fn allowed(
-    found: std::io::Result<Vec<SocketAddr>>,
-    reach: Reach,
-) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error + Send + Sync>> {
-    let found = match found {
-        Err(error) if reach == Reach::Anywhere => return Err(error.into()),
-        found => found.unwrap_or_default(),
-    };
-    let allowed: Vec<SocketAddr> =
-        found.into_iter().filter(|address| check_address(address.ip(), reach).is_ok()).collect();
-    if allowed.is_empty() { Err(NOT_REACHABLE.into()) } else { Ok(allowed) }
+    /// Where all addresses may be dialled, the resolver's own error helps the operator and tells nothing new.
+    fn choose(&self, found: io::Result<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>, String> {
+        let found = match found {
+            Err(error) if self.0 == Reach::Anywhere => return Err(error.to_string()),
+            found => found.unwrap_or_default(),
+        };
+        let allowed: Vec<SocketAddr> =
+            found.into_iter().filter(|address| check_address(address.ip(), self.0).is_ok()).collect();
+        if allowed.is_empty() { Err(NOT_REACHABLE.into()) } else { Ok(allowed) }
+    }
 }
 
 #[cfg(test)]
@@ -222,12 +193,12 @@ mod address_guard_tests {
     #[test]
     fn a_name_that_is_not_known_and_one_that_leads_inside_fail_alike() {
         let inside = || Ok(vec![SocketAddr::from(([10, 1, 2, 3], 0)), SocketAddr::from(([169, 254, 169, 254], 0))]);
-        let unknown = || Err(std::io::Error::other("no such host"));
-        let why = |found, reach| allowed(found, reach).unwrap_err().to_string();
+        let unknown = || Err(io::Error::other("no such host"));
+        let why = |found, reach| ReachGuard(reach).choose(found).unwrap_err();
         assert_eq!(why(inside(), Reach::Public), why(unknown(), Reach::Public));
         assert_eq!(why(unknown(), Reach::NotLinkLocal), NOT_REACHABLE);
         assert_eq!(why(Ok(Vec::new()), Reach::Public), NOT_REACHABLE);
         assert_eq!(why(unknown(), Reach::Anywhere), "no such host", "the configuration is an operator's");
-        assert_eq!(allowed(inside(), Reach::NotLinkLocal).unwrap().len(), 1);
+        assert_eq!(ReachGuard(Reach::NotLinkLocal).choose(inside()).unwrap().len(), 1);
     }
 }

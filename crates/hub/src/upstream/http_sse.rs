@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
-use reqwest::header::HeaderMap;
-use reqwest::{Response, StatusCode, Url};
+use bowline_env::http::{Endpoint, Http1Client, Response, SendError};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 use super::backend_session::{BackendSession, BackendSessions, SessionCall};
-use super::http::{prepare, refusal, retry_after, said, status_of, tell};
+use super::http::{prepare, refusal, retry_after, said, status_of};
 use super::pending_calls::PipeKind;
 use super::pipe::{OUT_QUEUE, Pipe};
 use super::{Dial, TransportEvent, passing};
@@ -33,6 +36,7 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct SseTransport {
     url: Url,
+    endpoint: Endpoint,
     headers: HeaderMap,
     dial: Dial,
     /// Our own session. Its end is the loss of the link.
@@ -70,9 +74,9 @@ impl StreamOpenError {
 }
 
 pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> Result<Arc<SseTransport>, DialError> {
-    let headers = prepare(url, headers, &dial)?;
+    let (endpoint, headers) = prepare(url, headers, &dial)?;
     let closed = dial.over.child_token();
-    let wire = StreamOpener { url, headers: &headers, dial: &dial };
+    let wire = StreamOpener { url, endpoint: &endpoint, headers: &headers, dial: &dial };
     let (own, stream) = wire.open(None, closed.clone()).await.map_err(StreamOpenError::into_dial_error)?;
     let guard = closed.clone().drop_guard();
     own.renew(dial.renewals.of(SHARED_LANE)).await;
@@ -84,7 +88,7 @@ pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> 
             let _ = events.send((generation, TransportEvent::Lost { reason, exit: None })).await;
         }
     });
-    Ok(Arc::new(SseTransport { url, headers, dial, own, lanes, next_call, closed }))
+    Ok(Arc::new(SseTransport { url, endpoint, headers, dial, own, lanes, next_call, closed }))
 }
 
 impl SseTransport {
@@ -175,7 +179,8 @@ impl SseTransport {
         if let Some(pipe) = current.as_ref().filter(|pipe| !pipe.is_lost()) {
             return Ok(pipe.clone());
         }
-        let wire = StreamOpener { url: &self.url, headers: &self.headers, dial: &self.dial };
+        let (url, endpoint) = (&self.url, &self.endpoint);
+        let wire = StreamOpener { url, endpoint, headers: &self.headers, dial: &self.dial };
         let closed = self.closed.child_token();
         // The caller may leave before the stream has an owner.
         let guard = closed.clone().drop_guard();
@@ -224,6 +229,7 @@ type StreamEnd = oneshot::Receiver<String>;
 /// What is needed to open a stream.
 struct StreamOpener<'a> {
     url: &'a Url,
+    endpoint: &'a Endpoint,
     headers: &'a HeaderMap,
     dial: &'a Dial,
 }
@@ -235,13 +241,15 @@ impl StreamOpener<'_> {
         client: Option<&Caller>,
         closed: CancellationToken,
     ) -> Result<(Arc<Pipe>, StreamEnd), StreamOpenError> {
-        let request = self.dial.http.get(self.url.clone()).headers(self.headers.clone());
-        let sent = request.header("accept", "text/event-stream").send().await;
-        let response = sent.map_err(|error| {
-            let refused = error.is_connect();
-            let why = tell(error);
-            if refused { StreamOpenError::Unreachable(why) } else { StreamOpenError::failed(why) }
-        })?;
+        let mut headers = self.headers.clone();
+        headers.append(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let sent = self.dial.http.send(Method::GET, self.endpoint, headers, Bytes::new()).await;
+        let response =
+            sent.map_err(
+                |SendError { is_unsent, why }| {
+                    if is_unsent { StreamOpenError::Unreachable(why) } else { StreamOpenError::failed(why) }
+                },
+            )?;
         if !response.status().is_success() {
             let (reason, retry_after) = (said(response.status()), retry_after(&response));
             return Err(StreamOpenError::Refused { reason, retry_after });
@@ -262,6 +270,7 @@ impl StreamOpener<'_> {
         let target = self.url.join(&endpoint).ok().filter(|target| target.origin() == self.url.origin());
         // Elsewhere could be anywhere, with our headers.
         let target = target.ok_or_else(|| StreamOpenError::failed("it named an endpoint on another host"))?;
+        let target = Endpoint::new(&target).map_err(|error| StreamOpenError::failed(error.why))?;
         let sender =
             PostSender { http: self.dial.http.clone(), target, headers: self.headers.clone(), pipe: pipe.clone() };
         tokio::spawn(sender.run(outgoing, closed, trouble));
@@ -301,7 +310,7 @@ async fn follow(mut response: Response, pipe: Arc<Pipe>, endpoint: oneshot::Send
         let chunk = match response.chunk().await {
             Ok(Some(chunk)) => chunk,
             Ok(None) => return "its stream ended".to_owned(),
-            Err(error) => return tell(error),
+            Err(cut) => return cut.0,
         };
         for piece in parser.push(&chunk) {
             let event = match piece {
@@ -328,8 +337,8 @@ async fn follow(mut response: Response, pipe: Arc<Pipe>, endpoint: oneshot::Send
 
 /// The way out of one session.
 struct PostSender {
-    http: reqwest::Client,
-    target: Url,
+    http: Http1Client,
+    target: Endpoint,
     headers: HeaderMap,
     pipe: Arc<Pipe>,
 }
@@ -376,10 +385,10 @@ impl PostSender {
                 Err(said(status))
             }
             Err(error) => {
-                if error.is_connect() {
+                if error.is_unsent {
                     message.stayed();
                 }
-                Err(tell(error))
+                Err(error.why)
             }
         }
     }
@@ -390,9 +399,10 @@ impl PostSender {
     }
 
     /// The status, and when to come back if the server said so.
-    async fn post(&self, text: &str) -> Result<(StatusCode, Option<Duration>), reqwest::Error> {
-        let request = self.http.post(self.target.clone()).headers(self.headers.clone());
-        let sent = request.header("content-type", "application/json").body(text.to_owned()).send().await;
+    async fn post(&self, text: &str) -> Result<(StatusCode, Option<Duration>), SendError> {
+        let mut headers = self.headers.clone();
+        headers.append(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let sent = self.http.send(Method::POST, &self.target, headers, text.to_owned().into()).await;
         sent.map(|response| (response.status(), retry_after(&response)))
     }
 }

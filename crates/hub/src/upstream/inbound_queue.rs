@@ -14,6 +14,7 @@ use crate::call::{Inbound, InboundSink};
 use crate::fields::Raw;
 use crate::message::{self, BYTES_MAX, Malformed, RpcId};
 use crate::scan::JsonScan;
+use crate::upstream::progress::is_progress;
 
 /// What may wait for one caller, besides what its sink holds.
 const WAITING_MAX: usize = 256;
@@ -110,10 +111,6 @@ impl QueuedInbound {
             self.bytes -= bytes(&older);
         }
     }
-}
-
-fn is_progress(inbound: &Inbound) -> bool {
-    matches!(inbound, Inbound::Notification { method, .. } if method == "notifications/progress")
 }
 
 fn bytes(inbound: &Inbound) -> usize {

@@ -1,13 +1,13 @@
 //! One transport to one backend: made by [`dial`], used by calls, gone for good when it is lost.
 
 pub(crate) mod backend_session;
-pub(crate) mod connections;
 pub(crate) mod http;
 pub(crate) mod http_sse;
 pub(crate) mod inbound_queue;
 pub(crate) mod pending_calls;
 pub(crate) mod pipe;
 pub(crate) mod process_pool;
+pub(crate) mod progress;
 pub(crate) mod stdio;
 pub(crate) mod streamable_http;
 pub(crate) mod subscriptions;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bowline_core::backend::{DialError, Generation};
 use bowline_core::process_pool::PoolLimits;
-use bowline_env::Network;
+use bowline_env::http::Http1Client;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,7 +29,7 @@ use crate::config::Secrets;
 use crate::config::spec::{Dialect, Reach, ServerSpec, Target};
 use crate::fields::{Fields, Raw};
 use crate::message::RpcId;
-use crate::revision::{v2025, v2026};
+use crate::revision;
 
 pub use crate::upstream::subscriptions::Renewals;
 
@@ -139,10 +139,8 @@ impl Transport {
 
     /// The request by which the backend shows that it is there.
     pub fn health_method(&self) -> &'static str {
-        match self.facts().exchange {
-            Exchange::Session => v2025::PING,
-            Exchange::Stateless => v2026::DISCOVER,
-        }
+        let facts = self.facts();
+        revision::of(&facts.version, facts.exchange).ping_method()
     }
 
     pub fn close(&self) {
@@ -170,8 +168,7 @@ pub struct Dial {
     /// It is to be spoken with in that way only.
     pub only_exchange: bool,
     pub events: TransportEvents,
-    pub http: reqwest::Client,
-    pub network: Arc<dyn Network>,
+    pub http: Http1Client,
     pub reach: Reach,
     pub renewals: Arc<Renewals>,
     /// Secrets that the backend may repeat in its messages and that are removed from them.

@@ -17,6 +17,7 @@ use crate::fields::{Fields, Raw};
 use crate::message::RpcId;
 use crate::scan::JsonScan;
 use crate::upstream::inbound_queue::InboundQueue;
+use crate::upstream::progress::{self, PROGRESS, named_call};
 
 /// A call that waits for the response to its request.
 pub(super) struct PendingCall {
@@ -156,9 +157,9 @@ impl PendingCalls {
         let said = match (fields.object("_meta").read(SUBSCRIPTION_ID), method) {
             (Some(number), _) => ServerMessage::OfSubscription { number, changes_list },
             _ if changes_list => ServerMessage::ListChanged,
-            (_, "notifications/progress") => return self.whose_progress(fields, params),
+            (_, PROGRESS) => return self.whose_progress(fields, params),
             (_, "notifications/message" | "notifications/elicitation/complete" | "notifications/tasks/status") => {
-                ServerMessage::Word(named(&fields))
+                ServerMessage::Word(named_call(&fields))
             }
             (_, "notifications/resources/updated") => ServerMessage::ResourceUpdated,
             _ => ServerMessage::Other,
@@ -167,15 +168,12 @@ impl PendingCalls {
     }
 
     /// Progress goes to the caller, under the token that the caller gave.
-    fn whose_progress(&self, mut fields: Fields, params: Option<Raw>) -> (InboundRecipient, Option<Raw>) {
-        let (number, mut room) = (fields.read("progressToken"), self.lock());
+    fn whose_progress(&self, fields: Fields, params: Option<Raw>) -> (InboundRecipient, Option<Raw>) {
+        let (number, mut room) = (progress::call_of(&fields), self.lock());
         let whose = room.whose(ServerMessage::Progress(number));
         let token = number.and_then(|number| room.calls.get(&number)?.progress.clone());
         match (&whose, token) {
-            (InboundRecipient::Calls(_), Some(token)) => {
-                fields.set("progressToken", token);
-                (whose, Some(fields.to_raw()))
-            }
+            (InboundRecipient::Calls(_), Some(token)) => (whose, Some(progress::under_callers_token(fields, token))),
             _ => (whose, params),
         }
     }
@@ -183,7 +181,7 @@ impl PendingCalls {
     /// The call that a request or a word of the backend's belongs to: the one whose progress it names, or else as for
     /// everything that names none.
     pub fn whose_word(&self, params: Option<&Raw>) -> InboundRecipient {
-        self.lock().whose(ServerMessage::Word(named(&Fields::of(params.map(|raw| &**raw)))))
+        self.lock().whose(ServerMessage::Word(named_call(&Fields::of(params.map(|raw| &**raw)))))
     }
 
     /// The only client, if no message can be meant for another.
@@ -214,11 +212,6 @@ impl PendingState {
             attribution::Recipient::Ambiguous => InboundRecipient::Ambiguous,
         }
     }
-}
-
-/// The call whose progress something names.
-fn named(params: &Fields) -> Option<CallNumber> {
-    params.object("_meta").read("progressToken")
 }
 
 const QUEUED: u8 = 0;

@@ -12,14 +12,14 @@ use tokio_util::sync::CancellationToken;
 use super::inbound_queue::InboundQueue;
 use super::pending_calls::{InboundRecipient, PendingCall, PendingCalls, PipeKind};
 use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
-use super::{Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, passing};
+use super::{Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, passing, progress};
 use crate::call::facts::ServerFacts;
 use crate::call::server_request::{AnswerReceiver, no_recipient, own_answer};
 use crate::call::{BackendCall, CallEnding, Caller, Exchange, Inbound, InboundSink, SHARED_LANE};
 use crate::catalogue::ListKind;
-use crate::fields::{Fields, Raw};
+use crate::fields::Raw;
 use crate::message::{self, RpcId, RpcMessage, RpcNotification, RpcRequest, RpcResponse, RpcResult};
-use crate::revision::{v2025, v2026};
+use crate::revision::{self, Revision};
 use crate::scan::JsonScan;
 use crate::upstream::inbound_queue::{Unread, WRONGLY_NAMED};
 use crate::upstream::pending_calls::{AskedByBackend, Departure, Outgoing, TAKEN_BACK};
@@ -125,24 +125,36 @@ impl Pipe {
     }
 
     async fn discover(self: &Arc<Self>) -> Result<Option<ServerFacts>, DialError> {
-        let probe = BackendCall::of_hub(v2026::DISCOVER, None);
-        match self.send(v2026::DISCOVER, Some(v2026::described(&probe)), &probe.caller.lane, None).await {
-            CallEnding::Answered { answer: Ok(result), .. } => Ok(Some(v2026::server_facts(&result))),
-            CallEnding::Answered { answer: Err(error), .. } if v2026::is_own_error(&error) => {
-                Err(passing(format!("it speaks no version that is known here: {}", message::message_of(&error))))
-            }
-            CallEnding::Answered { .. } => Ok(None),
-            CallEnding::Refused { why: reason, retry_after } => Err(DialError::Passing { reason, retry_after }),
-            CallEnding::NotExecuted(why) | CallEnding::Broken(why) => Err(passing(why)),
+        let mut found = Ok(None);
+        for revision in revision::exchanging(Exchange::Stateless) {
+            found = match self.open(revision, &Caller::hub()).await {
+                CallEnding::Answered { answer: Ok(result), .. } => return Ok(Some(revision.server_facts(&result))),
+                // An older one may be known to it.
+                CallEnding::Answered { answer: Err(error), .. } if revision.is_own_error(&error) => {
+                    Err(passing(format!("it speaks no version that is known here: {}", message::message_of(&error))))
+                }
+                CallEnding::Answered { .. } => return Ok(None),
+                CallEnding::Refused { why: reason, retry_after } => {
+                    return Err(DialError::Passing { reason, retry_after });
+                }
+                CallEnding::NotExecuted(why) | CallEnding::Broken(why) => return Err(passing(why)),
+            };
         }
+        found
+    }
+
+    async fn open(self: &Arc<Self>, revision: &dyn Revision, caller: &Caller) -> CallEnding {
+        let opening = revision.opening(caller);
+        self.send(&opening.method, revision.params(&opening), &SHARED_LANE.into(), None).await
     }
 
     async fn initialize(self: &Arc<Self>) -> Result<ServerFacts, DialError> {
         let client = self.client.clone().unwrap_or_else(Caller::hub);
-        match self.send("initialize", Some(v2025::initialize(&client)), &SHARED_LANE.into(), None).await {
+        let revision = revision::newest(Exchange::Session);
+        match self.open(revision, &client).await {
             CallEnding::Answered { answer: Ok(result), .. } => {
                 self.notify("notifications/initialized", None).await;
-                Ok(v2025::server_facts(&result))
+                Ok(revision.server_facts(&result))
             }
             CallEnding::Answered { answer: Err(error), .. } => {
                 Err(passing(format!("it refused to be initialized: {}", message::message_of(&error))))
@@ -157,17 +169,19 @@ impl Pipe {
         self.facts.get().expect("a pipe is handed out only after the handshake")
     }
 
+    fn revision(&self) -> &'static dyn Revision {
+        let facts = self.facts();
+        revision::of(&facts.version, facts.exchange)
+    }
+
     pub async fn call(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         let BackendCall { method, caller, sink, .. } = call;
         if method == "initialize" {
             let facts = self.facts();
-            let result = facts.initialized.clone().unwrap_or_else(|| v2025::initialized(facts));
+            let result = facts.initialized.clone().unwrap_or_else(|| revision::introduced_across(facts));
             return CallEnding::answered(Ok(result));
         }
-        let params = match self.facts().exchange {
-            Exchange::Session => v2025::params(call),
-            Exchange::Stateless => Some(v2026::params(call)),
-        };
+        let params = self.revision().params(call);
         // Calls without a session cannot be told apart: each of them may be another client's.
         let shared_lane: Arc<str> = SHARED_LANE.into();
         let lane = if caller.inbox.is_some() { &caller.lane } else { &shared_lane };
@@ -207,18 +221,15 @@ impl Pipe {
         self.closed.is_cancelled()
     }
 
-    /// Holds one subscription at a stateless backend, so that changes of its lists are noticed. What it says comes in like
-    /// everything else; its answer is its end.
+    /// Holds one subscription at a backend that tells of changes of its lists only so. What it says comes in like everything
+    /// else; its answer is its end.
     pub async fn hold_subscription(self: Arc<Self>) {
-        if self.facts().exchange != Exchange::Stateless {
-            return;
-        }
-        let listen = BackendCall::of_hub("subscriptions/listen", Some(v2026::every_list()));
-        let params = v2026::described(&listen);
+        let Some(listen) = self.revision().watch() else { return };
+        let params = self.revision().params(&listen);
         let shared_lane: Arc<str> = SHARED_LANE.into();
         let mut again = false;
         loop {
-            let Ok(begun) = self.begin(&listen.method, Some(params.clone()), &shared_lane, None).await else {
+            let Ok(begun) = self.begin(&listen.method, params.clone(), &shared_lane, None).await else {
                 return;
             };
             if std::mem::replace(&mut again, true) {
@@ -266,7 +277,7 @@ impl Pipe {
             return Err("the connection is closed".into());
         }
         let number = self.waiting.number();
-        let (params, progress) = own_progress_token(params, number);
+        let (params, progress) = progress::with_own_token(params, number);
         let (answered, ending) = oneshot::channel();
         let said = sink.map(|sink| (Arc::new(InboundQueue::new(&self.name)), sink));
         let heard = said.as_ref().map(|(said, _)| said.clone());
@@ -400,16 +411,6 @@ impl Pipe {
     }
 }
 
-/// Callers may use the same progress token, so each call gets its own: its number.
-fn own_progress_token(params: Option<Raw>, number: u64) -> (Option<Raw>, Option<Raw>) {
-    let mut fields = Fields::of(params.as_deref());
-    let mut meta = fields.object("_meta");
-    let Some(token) = meta.get("progressToken").map(ToOwned::to_owned) else { return (params, None) };
-    meta.put("progressToken", &number);
-    fields.set("_meta", meta.to_raw());
-    (Some(fields.to_raw()), Some(token))
-}
-
 /// A request on its way, or out already.
 struct SentRequest<'a> {
     open: OpenRequest<'a>,
@@ -466,6 +467,7 @@ impl fmt::Debug for Pipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fields::Fields;
 
     fn pipe() -> (Arc<Pipe>, mpsc::Receiver<Outgoing>) {
         let (out, outgoing) = mpsc::channel(OUT_QUEUE);
@@ -480,7 +482,6 @@ mod tests {
                 crate::config::spec::Reach::Anywhere,
                 &bowline_env::Env::default().network,
             ),
-            network: bowline_env::Env::default().network,
             reach: crate::config::spec::Reach::Anywhere,
             renewals: Arc::default(),
             secrets: Arc::default(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::{Agent, AgentError, Answer, Host, Input, OpenQuestion, PendingReply, Reply, Run, RunResult};
+use bowline_env::Network;
 use serde_json::Value;
 
 use self::events::{UpstreamEvent, UpstreamQuestion};
@@ -37,8 +38,13 @@ enum ResponseEnd {
 }
 
 impl Http {
-    pub fn new(name: &str, config: &HttpConfig, host: &Arc<dyn Host>) -> anyhow::Result<Http> {
-        let upstream = Upstream::new(name, config.url.parse()?, &config.wire, Resend::IfNotTaken, host)?;
+    pub fn new(
+        name: &str,
+        config: &HttpConfig,
+        network: &Arc<dyn Network>,
+        host: &Arc<dyn Host>,
+    ) -> anyhow::Result<Http> {
+        let upstream = Upstream::new(name, &config.url.parse()?, &config.wire, Resend::IfNotTaken, network, host)?;
         Ok(Http { upstream, config: config.clone(), host: host.clone() })
     }
 

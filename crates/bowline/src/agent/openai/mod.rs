@@ -11,10 +11,10 @@ use bowline_api::{
     ToolCall, ToolOutcome,
 };
 use bowline_core::scrub::scrub_text;
-use bowline_env::clock;
-use reqwest::Url;
+use bowline_env::{Network, clock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use url::Url;
 
 use self::chunk::{Gathered, ModelDelta, RequestedCall, Unusable};
 use self::request::{Calls, Toolbox};
@@ -31,8 +31,14 @@ pub struct OpenAi {
 }
 
 impl OpenAi {
-    pub fn new(name: &str, config: &OpenAiConfig, host: &Arc<dyn Host>) -> anyhow::Result<OpenAi> {
-        let upstream = Upstream::new(name, endpoint(&config.base_url)?, &config.wire, Resend::UntilAnswered, host)?;
+    pub fn new(
+        name: &str,
+        config: &OpenAiConfig,
+        network: &Arc<dyn Network>,
+        host: &Arc<dyn Host>,
+    ) -> anyhow::Result<OpenAi> {
+        let url = endpoint(&config.base_url)?;
+        let upstream = Upstream::new(name, &url, &config.wire, Resend::UntilAnswered, network, host)?;
         Ok(OpenAi { upstream, config: config.clone(), host: host.clone() })
     }
 

@@ -11,13 +11,15 @@ use std::time::Duration;
 use bowline_core::backoff::Backoff;
 use bowline_core::dialect::Projection as _;
 use bowline_core::dialect::responses::{ResponseId, ResponseProjector, Wait, logged_at};
+use bowline_env::http::{Endpoint, Http1Client};
 use bowline_env::{clock, entropy};
 use bowline_hub::{Reach, guarded_client};
 use bowline_protocol::Recorded;
 use bowline_protocol::event::names;
 use bowline_store::{Followed, ReadLimit, StoreError, WakeSet};
 use futures_util::future::BoxFuture;
-use reqwest::{StatusCode, Url};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -45,7 +47,7 @@ struct Webhooks {
     config: WebhookConfig,
     logs: Arc<Logs>,
     metrics: Arc<Metrics>,
-    client: reqwest::Client,
+    client: Http1Client,
     closing: CancellationToken,
     requests: Semaphore,
     /// What this node is posting now.
@@ -54,7 +56,7 @@ struct Webhooks {
 
 impl fmt::Debug for Webhooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Webhooks({} targets)", self.config.urls.len())
+        write!(f, "Webhooks({} targets)", self.config.targets.len())
     }
 }
 
@@ -129,7 +131,7 @@ impl Webhooks {
         let Some(end) = self.end_of(owed).await else { return };
         let body = WebhookEvent::of(&owed.response, &end);
         let body = bytes::Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
-        let sends = self.config.urls.iter().map(|url| self.post_until_taken(url, owed, &end, &body));
+        let sends = self.config.targets.iter().map(|target| self.post_until_taken(target, owed, &end, &body));
         futures_util::future::join_all(sends).await;
     }
 
@@ -224,11 +226,11 @@ impl Webhooks {
         Ok(standing.map(|standing| End { status: standing.status, at_seconds: logged_at(last) }))
     }
 
-    async fn post_until_taken(&self, url: &Url, owed: &OwedWebhook, end: &End, body: &bytes::Bytes) {
+    async fn post_until_taken(&self, target: &Endpoint, owed: &OwedWebhook, end: &End, body: &bytes::Bytes) {
         let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1, 0.25);
         let id = event_id(&owed.response);
         loop {
-            match self.send(url, &id, body).await {
+            match self.send(target, &id, body).await {
                 Ok(outcome) => {
                     let outcome = if outcome == WebhookOutcome::Delivered { "delivered" } else { "given_up" };
                     return self.metrics.webhooks.inc(outcome);
@@ -253,22 +255,19 @@ impl Webhooks {
     }
 
     /// One attempt.
-    async fn send(&self, url: &Url, id: &str, body: &bytes::Bytes) -> Result<WebhookOutcome, String> {
+    async fn send(&self, target: &Endpoint, id: &str, body: &bytes::Bytes) -> Result<WebhookOutcome, String> {
         let timestamp = clock::unix_seconds();
         let signature = self.config.key.sign(id, timestamp, body);
         let _permit = self.requests.acquire().await;
-        let request = self
-            .client
-            .post(url.clone())
-            .timeout(self.config.timeout)
-            .header("content-type", "application/json")
-            .header("webhook-id", id)
-            .header("webhook-timestamp", timestamp)
-            .header("webhook-signature", signature)
-            .body(body.clone());
-        // An address may hold a secret, so it is not logged.
-        let answer = request.send().await.map_err(|error| error.without_url().to_string())?;
-        match answer.status() {
+        let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        headers.insert("webhook-timestamp", timestamp.into());
+        for (name, value) in [("webhook-id", id), ("webhook-signature", &signature)] {
+            let value = HeaderValue::from_str(value).map_err(|_| format!("`{name}` cannot be sent"))?;
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        let request = self.client.send(Method::POST, target, headers, body.clone());
+        let answer = timeout(self.config.timeout, request).await.map_err(|_elapsed| "it does not answer in time")?;
+        match answer.map_err(|error| error.why)?.status() {
             status if status.is_success() => Ok(WebhookOutcome::Delivered),
             // The target wants no more webhooks.
             StatusCode::GONE => Ok(WebhookOutcome::GivenUp),

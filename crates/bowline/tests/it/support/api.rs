@@ -37,7 +37,7 @@ impl Api {
     pub fn new(address: SocketAddr) -> Api {
         Api {
             base: format!("http://{address}"),
-            client: bowline_env::tls::http_client().build().unwrap(),
+            client: crate::support::http_client().build().unwrap(),
             headers: Vec::new(),
         }
     }

@@ -32,6 +32,13 @@ use crate::limit;
 /// Nothing in a test takes this long unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A client of HTTP that is not the server's own.
+pub fn http_client() -> reqwest::ClientBuilder {
+    // Without a provider of cryptography, building one would panic.
+    bowline_env::tls::provider();
+    reqwest::Client::builder()
+}
+
 pub fn config() -> Config {
     let mut config = Config { listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
     config.store.url = StoreUrl::Memory;

@@ -1,17 +1,18 @@
 //! Drives one backend: feeds its machine what happens, does what it says, and waits. It holds no rule.
 
 pub(crate) mod lists;
+mod reconnects;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::backend::{BackendMachine, BackendNotice, DialError, Generation, Policy};
+use bowline_core::backend::{BackendMachine, DialError, Generation, Policy};
 use bowline_core::health::HealthEvent;
 use bowline_core::process_pool::PoolLimits;
 use bowline_core::{HealthCheck, Listing};
-use bowline_env::Network;
+use bowline_env::http::Http1Client;
 use bowline_env::{clock, entropy};
 use bowline_store::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -22,12 +23,12 @@ use super::dispatcher::{Dispatcher, SupervisorAction};
 use super::{Backend, BackendCommand, BackendEvent, Lists, RememberedServer, Snapshot};
 use crate::backend::Observer;
 use crate::call::{BackendCall, CallEnding, Exchange, Inbound};
-use crate::catalogue::{Catalogue, FetchedList, ListKind};
+use crate::catalogue::{FetchedList, ListKind};
 use crate::config::spec::{Reach, ServerSpec};
 use crate::config::{BackendKey, Secrets};
-use crate::fields::{Fields, Raw, empty};
+use crate::fields::{Fields, Raw};
 use crate::message;
-use crate::upstream::{self, Dial, Exit, LimitHit, Renewals, Transport, TransportEvent};
+use crate::upstream::{self, Exit, LimitHit, Renewals, Transport, TransportEvent};
 
 const COMMANDS_MAX: usize = 4096;
 const NOTES_MAX: usize = 4096;
@@ -41,8 +42,7 @@ pub struct SupervisorContext {
     pub policy: Policy,
     pub health_interval: Duration,
     pub health_timeout: Duration,
-    pub http: reqwest::Client,
-    pub network: Arc<dyn Network>,
+    pub http: Http1Client,
     pub events: mpsc::Sender<(BackendKey, BackendEvent)>,
     /// Programs, from their start until they are gone.
     pub programs: TaskTracker,
@@ -355,70 +355,6 @@ impl Supervisor {
         if self.changed {
             self.publish();
         }
-    }
-
-    fn dial(&mut self, generation: Generation) {
-        let dial = Dial {
-            name: self.key.name.clone(),
-            generation,
-            exchange: self.spec.exchange.or(self.exchange),
-            only_exchange: self.spec.exchange.is_some(),
-            events: self.transport_events.clone(),
-            http: self.context.http.clone(),
-            network: self.context.network.clone(),
-            reach: self.reach,
-            renewals: self.renewals.clone(),
-            secrets: self.secrets.clone(),
-            programs: self.context.programs.clone(),
-            processes: self.context.processes,
-            limit_hit: limit_hit(self.context.observer.clone()),
-            over: self.over.clone(),
-        };
-        let (spec, notes, over) = (self.spec.clone(), self.notes.clone(), self.over.clone());
-        self.context.programs.spawn(async move {
-            let Some(dialled) = over.run_until_cancelled(upstream::dial(&spec, dial)).await else { return };
-            let dialled = dialled.map(Arc::new);
-            let _ = notes.send(Note::Dialled(generation, dialled)).await;
-        });
-    }
-
-    async fn told(&mut self, told: BackendNotice) {
-        let capabilities =
-            self.dispatcher.live().map_or_else(empty, |(_, transport)| transport.facts().capabilities.clone());
-        let event = match told {
-            BackendNotice::Connected => BackendEvent::Connected { capabilities },
-            BackendNotice::Reconnected { attempts_taken, down } => {
-                BackendEvent::Reconnected { capabilities, attempts_taken, down }
-            }
-            BackendNotice::Disconnected { intentional } => BackendEvent::Disconnected { intentional },
-            BackendNotice::Reconnecting { attempt, next_retry } => BackendEvent::Reconnecting { attempt, next_retry },
-            BackendNotice::Removed => BackendEvent::Removed,
-        };
-        match &event {
-            BackendEvent::Connected { .. } | BackendEvent::Reconnected { .. } => self.connected(),
-            BackendEvent::Disconnected { .. } => self.dispatcher.lock().health.pause(),
-            BackendEvent::Removed => self.removed = true,
-            _ => {}
-        }
-        self.publish();
-        self.tell(event).await;
-        if self.removed {
-            // What it offered is gone with it.
-            let offered = self.snapshot.borrow().catalogue.changes(&Catalogue::default());
-            for method in offered {
-                self.tell(BackendEvent::ListChanged(method)).await;
-            }
-        }
-    }
-
-    fn connected(&mut self) {
-        self.dispatcher.lock().health.resume(clock::now(), entropy::chance());
-        self.snapshot.send_modify(|now| now.connected_at_ms = Some(clock::wall_ms()));
-        self.listing.reset();
-        let Some((generation, transport)) = self.dispatcher.live() else { return };
-        self.connected = Some(generation);
-        self.want_lists();
-        tokio::spawn(async move { transport.warm().await });
     }
 
     fn pulse(&mut self, pulse: &HealthEvent) {

@@ -6,15 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_core::upstream_session::{PingOutcome, Presence};
+use bowline_env::http::Response;
 use futures_util::future::BoxFuture;
-use reqwest::Response;
 
 use super::HttpTransport;
 use super::request::PostError;
 use super::response::{self, ResponseOutcome};
 use crate::call::{BackendCall, CallEnding, Exchange};
 use crate::message::{self, RpcId};
-use crate::revision::{v2025, v2026};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::{BackendSession, HttpSession};
 use crate::upstream::http::status_of;
@@ -30,7 +29,7 @@ impl HttpTransport {
 
     async fn ping(self: &Arc<Self>, session: Option<&Arc<HttpSession>>) -> PingOutcome {
         let id = self.own_id();
-        let ping = message::request(&id, v2025::PING, None);
+        let ping = message::request(&id, self.revision(Exchange::Session).ping_method(), None);
         self.pinged(&id, self.post(&ping, &[], session.map(|session| &**session)).await).await
     }
 
@@ -116,7 +115,9 @@ impl HttpTransport {
         let session = self.shared.session.lock().await.clone();
         let pinged = if self.facts().exchange == Exchange::Stateless {
             let id = self.own_id();
-            let (body, headers) = self.stateless_request(&id, &BackendCall::of_hub(v2026::DISCOVER, None));
+            let revision = self.revision(Exchange::Stateless);
+            let ping = BackendCall::of_hub(revision.ping_method(), None);
+            let (body, headers) = self.alone(revision, &id, &ping);
             self.pinged(&id, self.post(&body, &headers, None).await).await
         } else {
             self.ping(session.as_ref()).await

@@ -6,15 +6,15 @@ use std::time::Duration;
 use bowline_core::attribution::Recipient;
 use bowline_core::upstream_session::{HeldStep, HeldStream};
 use bowline_env::clock;
-use reqwest::{Response, StatusCode};
+use bowline_env::http::Response;
+use http::StatusCode;
 
 use super::HttpTransport;
 use super::request::PostError;
 use super::response::{ResponseOutcome, is_stream, pass_on, read_response, refuse};
-use crate::call::{BackendCall, Inbound};
+use crate::call::{Exchange, Inbound};
 use crate::catalogue::ListKind;
 use crate::message::{BYTES_MAX, Malformed, RpcMessage};
-use crate::revision::v2026;
 use crate::scan::JsonScan;
 use crate::sse::{SseItem, SseParser};
 use crate::upstream::TransportEvent;
@@ -159,13 +159,14 @@ async fn follow(
 
 /// Holds one subscription at a stateless backend: changes of its lists come here, and its end is a sign of death.
 pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
+    let revision = transport.revision(Exchange::Stateless);
+    let Some(listen) = revision.watch() else { return };
     let held = async {
         let mut opening = Opening::new(&transport);
         loop {
             let asked = clock::now();
             let id = transport.own_id();
-            let call = BackendCall::of_hub("subscriptions/listen", Some(v2026::every_list()));
-            let (body, headers) = transport.stateless_request(&id, &call);
+            let (body, headers) = transport.alone(revision, &id, &listen);
             let response = match opening.wait(transport.post(&body, &headers, None)).await {
                 HeldStreamAnswer::Answered(response) => response,
                 HeldStreamAnswer::Again => continue,

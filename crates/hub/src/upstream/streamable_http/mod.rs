@@ -8,23 +8,26 @@ pub(crate) mod response;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
 use bowline_core::upstream_session::PostFailure;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
-use reqwest::{Response, StatusCode, Url};
+use bowline_env::http::{Endpoint, Response};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 use crate::call::facts::ServerFacts;
 use crate::call::{BackendCall, CallEnding, Caller, Exchange};
-use crate::fields::{Fields, Raw};
+use crate::fields::Raw;
 use crate::message::{self, RpcId};
-use crate::revision::{v2025, v2026};
+use crate::revision::{self, Revision};
 use crate::upstream::backend_session::{BackendSession, BackendSessions, HttpSession};
-use crate::upstream::connections::Connections;
 use crate::upstream::http::{SESSION, prepare, retry_after, said, session_headers, status_of};
 use crate::upstream::pending_calls::AskedByBackend;
 use crate::upstream::streamable_http::request::PostError;
@@ -38,9 +41,7 @@ const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct HttpTransport {
     facts: std::sync::OnceLock<ServerFacts>,
-    url: Url,
-    /// Its POSTs go out on these, if it is on this machine.
-    connections: Option<Arc<Connections>>,
+    endpoint: Endpoint,
     /// What every POST has: what was configured, and what a message needs.
     headers: HeaderMap,
     pub(super) dial: Dial,
@@ -76,7 +77,7 @@ pub async fn dial(
     headers: &BTreeMap<String, String>,
     dial: Dial,
 ) -> Result<Arc<HttpTransport>, HttpDialError> {
-    let mut headers = prepare(url, headers, &dial).map_err(HttpDialError::Failed)?;
+    let (endpoint, mut headers) = prepare(url, headers, &dial).map_err(HttpDialError::Failed)?;
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     let (remembered, closed) = (dial.exchange, dial.over.child_token());
@@ -85,8 +86,7 @@ pub async fn dial(
     let (shared, _) = lanes.of(&Caller::hub());
     let transport = Arc::new(HttpTransport {
         facts: std::sync::OnceLock::new(),
-        connections: Connections::to(url, dial.reach, &dial.network),
-        url: url.clone(),
+        endpoint,
         headers,
         dial,
         lanes,
@@ -119,14 +119,20 @@ impl HttpTransport {
         if remembered == Some(Exchange::Session) {
             return Ok(None);
         }
-        let call = BackendCall::of_hub(v2026::DISCOVER, None);
-        let id = self.own_id();
-        let (body, headers) = self.stateless_request(&id, &call);
         let probe = async {
-            match self.post(&body, &headers, None).await {
-                Err(error) => Err(HttpDialError::Failed(passing(error.why))),
-                Ok(response) => self.judge_probe(response, &id).await,
+            let mut found = Ok(None);
+            for revision in revision::exchanging(Exchange::Stateless) {
+                let id = self.own_id();
+                let (body, headers) = self.alone(revision, &id, &revision.opening(&Caller::hub()));
+                let posted = self.post(&body, &headers, None).await;
+                let response = posted.map_err(|error| HttpDialError::Failed(passing(error.why)))?;
+                found = match self.judge_probe(revision, response, &id).await {
+                    ControlFlow::Break(found) => return found,
+                    // An older one may be known to it.
+                    ControlFlow::Continue(refused) => Err(HttpDialError::Failed(refused)),
+                };
             }
+            found
         };
         match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
             Ok(found) => found,
@@ -134,26 +140,34 @@ impl HttpTransport {
         }
     }
 
+    /// What a server is, or that it speaks another version of what it was asked in.
     async fn judge_probe(
         self: &Arc<Self>,
+        revision: &dyn Revision,
         response: Response,
         id: &RpcId,
-    ) -> Result<Option<ServerFacts>, HttpDialError> {
+    ) -> ControlFlow<Result<Option<ServerFacts>, HttpDialError>, DialError> {
         let status = response.status();
         let retry_after = retry_after(&response);
         let reading = response::read_response(response, id, None, self, None).await;
-        match reading {
-            ResponseOutcome::Answer(Ok(result)) if Fields::of(Some(&result)).has("supportedVersions") => {
-                let facts = v2026::server_facts(&result);
+        ControlFlow::Break(match reading {
+            ResponseOutcome::Answer(Ok(result)) if revision.is_of_opening(&result) => {
+                let facts = revision.server_facts(&result);
                 Ok(Some(ServerFacts { has_sessions: facts.has_sessions && !self.dial.only_exchange, ..facts }))
             }
-            ResponseOutcome::Answer(Err(error)) if v2026::is_own_error(&error) => {
-                let why = format!("it speaks no version that is known here: {}", message::message_of(&error));
-                Err(HttpDialError::Failed(DialError::Passing { reason: why, retry_after }))
+            ResponseOutcome::Answer(Err(error)) if revision.is_own_error(&error) => {
+                let reason = format!("it speaks no version that is known here: {}", message::message_of(&error));
+                return ControlFlow::Continue(DialError::Passing { reason, retry_after });
             }
             _ if status_of(status).is_busy() => Err(HttpDialError::Refused { reason: said(status), retry_after }),
             _ => Ok(None),
-        }
+        })
+    }
+
+    /// The revision in which messages are exchanged so with this server.
+    pub(super) fn revision(&self, exchange: Exchange) -> &'static dyn Revision {
+        let known = self.facts.get().map_or("", |facts| &facts.version);
+        revision::of(known, exchange)
     }
 
     async fn initialize_shared(self: &Arc<Self>) -> Result<ServerFacts, HttpDialError> {
@@ -168,7 +182,9 @@ impl HttpTransport {
         lane: &Arc<BackendSession<HttpSession>>,
     ) -> Result<(Arc<HttpSession>, ServerFacts), HttpDialError> {
         let id = self.own_id();
-        let body = message::request(&id, "initialize", Some(&v2025::initialize(&lane.caller)));
+        let revision = revision::newest(Exchange::Session);
+        let opening = revision.opening(&lane.caller);
+        let body = message::request(&id, &opening.method, revision.params(&opening).as_ref());
         let failed = |reason: String| HttpDialError::Failed(passing(reason));
         let response = self.post(&body, &[], None).await.map_err(|error| match error {
             PostError { failure: PostFailure::NotSent, why: reason } => {
@@ -200,7 +216,7 @@ impl HttpTransport {
                 });
             }
         };
-        let facts = v2025::server_facts(&result);
+        let facts = revision.server_facts(&result);
         let over = CancellationToken::new();
         let headers = session_headers(&self.headers, session.as_deref(), &facts.version);
         let asked = AskedByBackend::default();
@@ -265,7 +281,7 @@ impl HttpTransport {
         match self.facts().exchange_with(call.caller.exchange) {
             Exchange::Session => self.call_shared(call).await,
             Exchange::Stateless if call.method == "initialize" && call.caller.exchange == Exchange::Session => {
-                CallEnding::answered(Ok(v2025::initialized(self.facts())))
+                CallEnding::answered(Ok(revision::introduced_across(self.facts())))
             }
             Exchange::Stateless => self.make(call, None).await,
         }
@@ -307,8 +323,9 @@ impl HttpTransport {
     pub(super) async fn farewell(&self, session: &HttpSession) {
         session.over.cancel();
         if session.id.is_some() {
-            let request = self.dial.http.delete(self.url.clone()).headers(session.headers.clone());
-            let _ = request.timeout(FAREWELL_TIMEOUT).send().await;
+            let headers = session.headers.clone();
+            let request = self.dial.http.send(Method::DELETE, &self.endpoint, headers, Bytes::new());
+            let _ = tokio::time::timeout(FAREWELL_TIMEOUT, request).await;
         }
     }
 

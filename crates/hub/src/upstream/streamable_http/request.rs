@@ -10,19 +10,20 @@ use bowline_core::upstream_session::{
     SessionPlace, UpstreamCall,
 };
 use bowline_env::clock;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
-use reqwest::{Response, StatusCode};
+use bowline_env::http::Response;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use super::response::{self, ResponseOutcome, is_stream};
 use super::{HttpDialError, HttpTransport};
-use crate::call::{BackendCall, CallEnding};
+use crate::call::{BackendCall, CallEnding, Exchange};
 use crate::fields::Raw;
 use crate::message::{self, RpcId};
-use crate::revision::{v2025, v2026};
+use crate::revision::Revision;
 use crate::upstream::backend_session::{BackendSession, HttpSession, SessionCall};
 use crate::upstream::cancelled;
-use crate::upstream::connections::SendError;
-use crate::upstream::http::{refusal, retry_after, said, status_of, tell};
+use crate::upstream::http::{refusal, retry_after, said, status_of};
 
 /// Why a POST brought no response to look at.
 pub(in crate::upstream) struct PostError {
@@ -81,7 +82,10 @@ impl HttpTransport {
         let id = self.own_id();
         let number = id.as_number().unwrap_or_default();
         let _listed = lane.map(|lane| SessionCall::new(lane, number, &call.caller, call.sink.clone()));
-        let in_session = lane.map(|_| message::request(&id, &call.method, v2025::params(call).as_ref()));
+        let in_session = lane.map(|_| {
+            let params = self.revision(Exchange::Session).params(call);
+            message::request(&id, &call.method, params.as_ref())
+        });
         let (outcome, status) = (ResponseOutcome::Other(String::new()), StatusCode::OK);
         let (session, open, response, last_id, why) = (None, None, None, None, String::new());
         let mut so_far = CallProgress { id, session, open, response, status, outcome, last_id, why };
@@ -194,7 +198,7 @@ impl HttpTransport {
             }
             None => {
                 so_far.id = self.own_id();
-                let (body, headers) = self.stateless_request(&so_far.id, call);
+                let (body, headers) = self.alone(self.revision(Exchange::Stateless), &so_far.id, call);
                 self.post(&body, &headers, None).await
             }
         };
@@ -278,18 +282,10 @@ impl HttpTransport {
             };
             all.append(sent, value);
         }
-        if let Some(connections) = &self.connections {
-            let sent = connections.post(all, body.get().to_owned().into()).await;
-            return sent.map_err(|SendError { is_unsent, why }| PostError {
-                failure: if is_unsent { PostFailure::NotSent } else { PostFailure::Unknown },
-                why,
-            });
-        }
-        let sent = self.dial.http.post(self.url.clone()).headers(all).body(body.get().to_owned()).send().await;
-        sent.map_err(|error| {
-            let failure =
-                if error.is_connect() || error.is_builder() { PostFailure::NotSent } else { PostFailure::Unknown };
-            PostError { failure, why: tell(error) }
+        let body = Bytes::from(body.get().to_owned());
+        self.dial.http.send(Method::POST, &self.endpoint, all, body).await.map_err(|error| PostError {
+            failure: if error.is_unsent { PostFailure::NotSent } else { PostFailure::Unknown },
+            why: error.why,
         })
     }
 
@@ -301,28 +297,24 @@ impl HttpTransport {
         let mut headers = session.headers.clone();
         headers.remove(CONTENT_TYPE);
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        let mut request = self.dial.http.get(self.url.clone()).headers(headers);
+        let unsent = |why: String| PostError { failure: PostFailure::NotSent, why };
         if let Some(last) = last_id {
-            request = request.header("last-event-id", last);
+            let last = HeaderValue::try_from(last);
+            headers.insert("last-event-id", last.map_err(|error| unsent(error.to_string()))?);
         }
-        request.send().await.map_err(|error| PostError { failure: PostFailure::NotSent, why: tell(error) })
+        let sent = self.dial.http.send(Method::GET, &self.endpoint, headers, Bytes::new());
+        sent.await.map_err(|error| unsent(error.why))
     }
 
-    /// A request that stands alone, and its headers: the client's own, or what they should be.
-    pub(in crate::upstream) fn stateless_request(
+    /// A request that stands alone, and its headers.
+    pub(in crate::upstream) fn alone(
         &self,
+        revision: &dyn Revision,
         id: &RpcId,
         call: &BackendCall,
     ) -> (Raw, Vec<(String, String)>) {
-        let sent = call.sent.as_ref().and_then(|sent| sent.headers.clone());
-        let (params, headers) = match sent {
-            Some(headers) => (call.params.clone(), headers),
-            None => {
-                let params = Some(v2026::described(call));
-                let headers = [v2026::headers(&call.method, params.as_ref()), call.param_headers.clone()].concat();
-                (params, headers)
-            }
-        };
+        let params = revision.params(call);
+        let headers = revision.headers(call, params.as_ref());
         (message::request(id, &call.method, params.as_ref()), headers)
     }
 }

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Response;
+use bowline_env::http::Response;
 
 use super::HttpTransport;
 use crate::call::server_request::{AnswerReceiver, ask, own_answer};
 use crate::call::{Inbound, InboundSink};
 use crate::catalogue::ListKind;
 use crate::message::{self, BYTES_MAX, Malformed, RpcId, RpcMessage, RpcRequest, RpcResult};
-use crate::revision::v2026;
+use crate::revision;
 use crate::scan::JsonScan;
 use crate::sse::{SseItem, SseParser};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::HttpSession;
-use crate::upstream::http::{BodyError, body, said, tell};
+use crate::upstream::http::{BodyError, body, said};
 use crate::upstream::inbound_queue::{Unread, WRONGLY_NAMED};
 use crate::upstream::pending_calls::TAKEN_BACK;
 
@@ -58,7 +58,7 @@ pub(super) async fn read_response(
             ResponseOutcome::Answer(response.answer)
         }
         Ok(RpcMessage::Response(response))
-            if response.id.is_none() && response.answer.as_ref().is_err_and(v2026::is_own_error) =>
+            if response.id.is_none() && response.answer.as_ref().is_err_and(revision::is_own_error) =>
         {
             ResponseOutcome::Answer(response.answer)
         }
@@ -82,7 +82,7 @@ async fn read_stream(
         let chunk = match response.chunk().await {
             Ok(Some(chunk)) => chunk,
             Ok(None) => break "the stream ended before the answer".to_owned(),
-            Err(error) => break tell(error),
+            Err(cut) => break cut.0,
         };
         for piece in parser.push(&chunk) {
             let unread = match piece {
@@ -91,6 +91,7 @@ async fn read_stream(
                 SseItem::Event(event) if event.data.is_empty() => continue,
                 SseItem::Event(event) => match RpcMessage::parse(&event.data) {
                     Ok(RpcMessage::Response(message::RpcResponse { id: Some(other), answer })) if other == *id => {
+                        response.finish();
                         return ResponseOutcome::Answer(answer);
                     }
                     // As in a body: an error without an id can only mean this request.

@@ -15,7 +15,7 @@ use crate::fields::{Raw, raw};
 use crate::hub::Hub;
 use crate::message;
 use crate::peers::PeerStreamItem;
-use crate::session::elicitation::PendingServerRequest;
+use crate::session::elicitation_and_sampling::PendingServerRequest;
 use crate::session::{self, Route};
 
 /// What one node asks of another.

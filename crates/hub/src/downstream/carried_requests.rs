@@ -17,9 +17,9 @@ use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage};
 use crate::peers::{PeerResponder, PeerStream, PeerStreamItem};
-use crate::relay::peers::{CarriedRequest, PeerRequest, RemoteQuestion, SessionNotice, WireAnswer};
+use crate::relay::peer_requests::{CarriedRequest, PeerRequest, RemoteQuestion, SessionNotice, WireAnswer};
 use crate::relay::{call, task};
-use crate::session::elicitation::PendingServerRequest;
+use crate::session::elicitation_and_sampling::PendingServerRequest;
 use crate::session::{self, Route};
 use crate::{sse, tasks};
 
