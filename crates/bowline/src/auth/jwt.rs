@@ -31,7 +31,7 @@ pub struct JwtVerifier {
 enum VerifyingKeys {
     One(Arc<VerifyingKey>),
     File(KeySetFile),
-    Remote(RemoteKeys),
+    Remote(Box<RemoteKeys>),
 }
 
 impl JwtVerifier {
@@ -50,7 +50,7 @@ impl JwtVerifier {
             JwtKeys::Pem(pem) => VerifyingKeys::One(Arc::new(VerifyingKey::pem(pem)?)),
             JwtKeys::JwksFile(path) => VerifyingKeys::File(KeySetFile::open(&env.files, path, changes)?),
             JwtKeys::JwksUrl { url, refresh } => {
-                VerifyingKeys::Remote(RemoteKeys::new(url, *refresh, &env.network, changes)?)
+                VerifyingKeys::Remote(Box::new(RemoteKeys::new(url, *refresh, &env.network, changes)?))
             }
         };
         Ok(JwtVerifier {

@@ -115,7 +115,7 @@ impl Caller {
         Caller {
             base: format!("http://{address}"),
             token: token.to_owned(),
-            http: crate::support::http_client().build().unwrap(),
+            http: support::http_client().build().unwrap(),
         }
     }
 

@@ -73,7 +73,7 @@ struct Client {
 
 impl Client {
     async fn open(node: SocketAddr, path: &'static str, capabilities: Value) -> Client {
-        let mut client = Client { http: crate::support::http_client().build().unwrap(), path, session: String::new() };
+        let mut client = Client { http: support::http_client().build().unwrap(), path, session: String::new() };
         let params = json!({
             "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": { "name": "test", "version": "1" },
         });
@@ -124,7 +124,7 @@ async fn modern(node: SocketAddr, name: &str, mut params: Value, capabilities: V
         "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
     });
     let body = json!({ "jsonrpc": "2.0", "id": "m", "method": "tools/call", "params": params });
-    let request = crate::support::http_client()
+    let request = support::http_client()
         .build()
         .unwrap()
         .post(format!("http://{node}/mcp"))

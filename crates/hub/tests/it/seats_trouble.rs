@@ -132,7 +132,8 @@ async fn calls_that_come_at_once_share_a_program_that_can_run_only_once_and_nobo
     let hub = program(&["--pid", &format!("--lock={}", dir.path().join("lock").display())]).await;
     let (alice, bob) = (open(&hub, "alice").await, open(&hub, "bob").await);
     let first = pid(&alice).await;
-    assert_eq!(join(pid(&bob), pid(&bob)).await, (first.clone(), first));
+    let both = join(Box::pin(pid(&bob)), Box::pin(pid(&bob))).await;
+    assert_eq!(both, (first.clone(), first));
     let (watcher, _) = Client::open(&hub, "bob", Route::All, can()).await;
     watcher.call("b__pid", json!({})).await;
     let seen = watcher.tool("await_activity", json!({ "timeout_ms": 100 })).await;

@@ -33,14 +33,15 @@ impl Opening<'_> {
         Opening { transport, stream: HeldStream::default() }
     }
 
-    /// The response, if there is one in time. If not, whether the server is still there is asked.
+    /// The response, if there is one in time. If not, whether the server is still there is asked. What is seldom needed is boxed, here and
+    /// by the callers, because a held stream would have room for it all its life.
     async fn wait(&mut self, asking: impl Future<Output = Result<Response, PostError>>) -> HeldStreamAnswer {
         match tokio::time::timeout(self.stream.patience(), asking).await {
             Ok(Ok(response)) => HeldStreamAnswer::Answered(response),
             Ok(Err(PostError { why, .. })) => match self.stream.handle_refused() {
                 HeldStep::NotOffered => {
                     // One that refuses streams in its own way and answers all the same never offered them.
-                    if !self.transport.confirm_in_time().await {
+                    if !Box::pin(self.transport.confirm_in_time()).await {
                         self.transport.lost(&why).await;
                     }
                     HeldStreamAnswer::NotOffered
@@ -83,7 +84,7 @@ pub(super) async fn hold_get(
         let mut opening = Opening::new(&transport);
         loop {
             let asked = clock::now();
-            let response = match opening.wait(transport.get(&session, last_id.as_deref())).await {
+            let response = match opening.wait(Box::pin(transport.get(&session, last_id.as_deref()))).await {
                 HeldStreamAnswer::Answered(response) => response,
                 HeldStreamAnswer::Again => continue,
                 HeldStreamAnswer::NotOffered => return,
@@ -167,7 +168,7 @@ pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
             let asked = clock::now();
             let id = transport.own_id();
             let (body, headers) = transport.alone(revision, &id, &listen);
-            let response = match opening.wait(transport.post(&body, &headers, None)).await {
+            let response = match opening.wait(Box::pin(transport.post(&body, &headers, None))).await {
                 HeldStreamAnswer::Answered(response) => response,
                 HeldStreamAnswer::Again => continue,
                 HeldStreamAnswer::NotOffered => return,
