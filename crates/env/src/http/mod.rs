@@ -1,6 +1,6 @@
 //! The one HTTP client: HTTP/1.1 over the node's own network, by hyper.
 //!
-//! A request is made in the task that waits for its answer, which drives the connection itself ([`wire`]); giving up the wait closes the
+//! A request is made in the task that waits for its answer, which drives the connection itself (`wire`); giving up the wait closes the
 //! connection. Redirects are not followed, since they could lead anywhere with the caller's headers; nothing is decompressed, and there
 //! are no cookies. A URL is in no error, as it may hold a secret.
 
