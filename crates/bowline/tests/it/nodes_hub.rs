@@ -190,6 +190,7 @@ fn text(response: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis"]
 async fn every_node_serves_every_session_of_the_hub() {
     let scene = Scene::new(&[]).await;
     let client = Client::open(scene.at(0), "/mcp/one", json!({})).await;
@@ -224,6 +225,7 @@ async fn every_node_serves_every_session_of_the_hub() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis"]
 async fn a_question_is_answered_on_another_node_than_asked() {
     let scene = Scene::new(&[]).await;
     let client = Client::open(scene.at(0), "/mcp/one", json!({ "elicitation": {} })).await;
@@ -251,6 +253,7 @@ async fn a_question_is_answered_on_another_node_than_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis"]
 async fn a_client_with_a_handle_finds_its_questions_from_everywhere() {
     let scene = Scene::new(&[]).await;
     let begun = modern(scene.at(0), "await_activity", json!({ "arguments": { "timeout_ms": 100 } }), json!({})).await;
@@ -283,6 +286,7 @@ async fn a_client_with_a_handle_finds_its_questions_from_everywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis"]
 async fn calls_of_a_node_that_dies_end_once_and_honestly() {
     let mut scene = Scene::new(&[("BOWLINE_LEASE__TTL", "1s")]).await;
     let client = Client::open(scene.at(0), "/mcp/one", json!({})).await;
@@ -312,6 +316,7 @@ async fn calls_of_a_node_that_dies_end_once_and_honestly() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis"]
 async fn a_node_that_wakes_up_leaves_a_session_to_its_new_node() {
     use rustix::process::{Pid, Signal, kill_process};
     let scene = Scene::new(&[("BOWLINE_LEASE__TTL", "1s")]).await;
@@ -349,6 +354,7 @@ async fn a_node_that_wakes_up_leaves_a_session_to_its_new_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis"]
 async fn servers_that_are_added_on_one_node_are_there_on_all() {
     let scene = Scene::new(&[]).await;
     let client = Client::open(scene.at(0), "/mcp", json!({})).await;
@@ -390,6 +396,7 @@ async fn servers_that_are_added_on_one_node_are_there_on_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis"]
 async fn a_server_of_the_file_that_is_removed_on_one_node_is_gone_on_all() {
     let scene = Scene::new(&[]).await;
     let clients =
@@ -434,6 +441,7 @@ async fn a_server_of_the_file_that_is_removed_on_one_node_is_gone_on_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis"]
 async fn a_task_is_seen_and_cancelled_from_everywhere() {
     let mut scene = Scene::new(&[("BOWLINE_LEASE__TTL", "1s")]).await;
     let begun = modern(scene.at(0), "await_activity", json!({ "arguments": { "timeout_ms": 100 } }), json!({})).await;
@@ -478,6 +486,7 @@ async fn a_task_is_seen_and_cancelled_from_everywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Redis"]
 async fn a_request_whose_node_does_not_answer_is_answered_within_the_limit() {
     // The lease is so long that nobody takes the frozen node for dead meanwhile.
     let scene = Scene::new(&[("BOWLINE_LEASE__TTL", "60s"), ("BOWLINE_LEASE__ANSWER_TIMEOUT", "2s")]).await;
