@@ -85,15 +85,15 @@ async fn what_has_ended_leaves_memory_but_for_the_newest_of_it() {
     let before = own_memory(&server);
     let (oldest_session, oldest_task) = one_of_each(&api).await;
     // What stays is what such work leaves warm (threads, connections, tables), however much of it there was, and pages that the
-    // allocator has yet to give back: 13 to 22 MB were seen. A server that kept what has ended would have grown by more than
-    // 20 MB in each of the two rounds.
+    // allocator has yet to give back: 13 to 29 MB were seen, the most on a busy machine. A server that kept what has ended would
+    // have grown by more than 20 MB in each of the two rounds, and would stand at 53 MB at least.
     many(&api, ROUND).await;
     let first = quiet(&server, KEPT).await;
     many(&api, ROUND).await;
     let (newest_session, newest_task) = one_of_each(&api).await;
     let started = Instant::now();
     let mut second = quiet(&server, KEPT).await;
-    while second > before + 28 * MEGABYTE {
+    while second > before + 36 * MEGABYTE {
         assert!(started.elapsed() < PATIENCE, "{before} bytes before, {first} after one round, {second} after two");
         tokio::time::sleep(Duration::from_millis(200)).await;
         second = own_memory(&server);
