@@ -106,8 +106,8 @@ impl Cluster {
                 let asks = remote.repeatable.into_iter().flatten();
                 let asks = asks.filter_map(|ask| serde_json::from_str::<SessionAsk>(&ask).ok());
                 let asks: Vec<SessionRequest> = asks.map(|ask| ask.of(&session)).collect();
-                let Some(SessionRequest::Attach(approach)) = asks.first() else { continue };
-                let asker = approach.principal.clone();
+                let Some(SessionRequest::Attach(request)) = asks.first() else { continue };
+                let asker = request.principal.clone();
                 again.extend(asks.into_iter().map(|ask| {
                     let command = SessionCommand::new(CommandSender::Connection(connection.mailbox.clone()), ask);
                     PeerCommand::Session { session: session.clone(), asker: asker.clone(), command: Box::new(command) }
