@@ -106,7 +106,7 @@ macro_rules! contract {
         $each!(the_newest_fence_wins);
         $each!(the_fence_of_the_creator_holds_until_a_higher_one_comes);
         $each!(a_lease_is_taken_from_nobody_but_its_holder_and_whom_the_claim_names);
-        $each!(of_many_claimants_one_is_granted_each_fence);
+        $each!(of_many_claims_one_is_granted_each_fence);
         $each!(what_is_given_back_is_anybodys_and_only_its_holder_can);
         $each!(a_fence_that_was_not_granted_ends_the_holding);
         $each!(whether_anybody_waits_for_a_log_can_be_asked);

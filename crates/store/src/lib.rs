@@ -191,7 +191,7 @@ pub trait Directory: Send + Sync {
     /// How many records [`list`](Directory::list) would give, without fetching them.
     async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError>;
 
-    /// The right to write to a log, if it has no holder, or the claimant is the holder, or the one whom it names. Each grant is
+    /// The right to write to a log, if it has no holder, or the claim is by the holder, or names it. Each grant is
     /// higher than all before it, and shuts the earlier ones out.
     ///
     /// The holder is who was granted the newest fence. So a log has no holder if it was written under a higher fence

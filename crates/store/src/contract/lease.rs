@@ -54,7 +54,7 @@ pub async fn a_lease_is_taken_from_nobody_but_its_holder_and_whom_the_claim_name
     }
 }
 
-pub async fn of_many_claimants_one_is_granted_each_fence(fixture: &dyn Fixture) {
+pub async fn of_many_claims_one_is_granted_each_fence(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");
     let mut fences: BTreeMap<Fence, Holder> = BTreeMap::new();
@@ -68,7 +68,7 @@ pub async fn of_many_claimants_one_is_granted_each_fence(fixture: &dyn Fixture) 
         });
         let (mut winners, mut told) = (Vec::new(), Vec::new());
         for asked in asked.collect::<Vec<_>>() {
-            match asked.await.expect("the claimant ends") {
+            match asked.await.expect("the claim ends") {
                 (Leased::Granted(fence), by) => winners.push((fence, by)),
                 (Leased::Held(by), _) => told.push(by),
             }

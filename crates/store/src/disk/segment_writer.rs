@@ -231,6 +231,6 @@ fn refusal(what: &str, error: &io::Error) -> StoreError {
 
 impl fmt::Debug for SegmentWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pen(written {}, synced {})", self.written_lsn, self.synced_lsn)
+        write!(f, "SegmentWriter(written {}, synced {})", self.written_lsn, self.synced_lsn)
     }
 }

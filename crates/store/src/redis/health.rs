@@ -41,7 +41,7 @@ impl HealthMonitor {
         loop {
             let moved = tokio::time::timeout(ASK_EVERY, topology.moved.notified()).await.is_ok();
             if moved
-                || (topology.is_cluster() && topology.masters().iter().any(|master| master.server.trouble().is_some()))
+                || (topology.is_cluster() && topology.masters().iter().any(|master| master.server.outage().is_some()))
             {
                 // It fails while no server can be reached, and is tried again then.
                 let _ = topology.refresh().await;
@@ -59,7 +59,7 @@ impl HealthMonitor {
                         master.server.note_fine();
                     }
                     Err(why) => {
-                        master.server.note_trouble(&format!("Redis at {} cannot be used: {why}", master.server));
+                        master.server.note_outage(&format!("Redis at {} cannot be used: {why}", master.server));
                         master.server.drop_reader();
                     }
                 }
@@ -75,7 +75,7 @@ impl HealthMonitor {
 
     pub fn health(&self, topology: &Topology) -> Health {
         let masters = topology.masters();
-        let away = masters.iter().filter_map(|master| master.server.trouble().map(|(_, why)| why));
+        let away = masters.iter().filter_map(|master| master.server.outage().map(|(_, why)| why));
         let mut troubles: Vec<String> =
             away.chain(masters.iter().filter_map(|master| master.server.refusal())).collect();
         let writable = troubles.is_empty();

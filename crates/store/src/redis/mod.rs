@@ -137,7 +137,7 @@ impl RedisStore {
     pub async fn open(options: RedisOptions) -> Result<RedisStore, StoreError> {
         let instance = entropy::u64();
         let keys = RedisKeys::new(&options.url.prefix);
-        let cache = FollowerCache::new(options.hot_bytes);
+        let cache = FollowerCache::new(options.cache_bytes);
         let topology = Topology::new(options);
         topology.open().await?;
         let index = Index { topology: topology.clone(), keys: keys.clone() };

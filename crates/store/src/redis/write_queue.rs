@@ -170,7 +170,7 @@ impl QueueDriver {
             self.held.push_back(write);
         }
         let now = clock::now();
-        let away = self.server.trouble().is_some_and(|(since, _)| clock::since(since) > self.timeout);
+        let away = self.server.outage().is_some_and(|(since, _)| clock::since(since) > self.timeout);
         for write in std::mem::take(&mut self.held) {
             if write.until <= now || (away && !write.in_doubt) {
                 write.give_up(why);
@@ -203,7 +203,7 @@ impl QueueDriver {
             Ok(said) => said,
             Err(why) => {
                 let why = format!("Redis at {} was lost on the way: {why}", self.server);
-                self.server.note_trouble(&why);
+                self.server.note_outage(&why);
                 batch.iter_mut().for_each(|write| write.in_doubt = true);
                 self.put_back(batch);
                 return Err(why);

@@ -264,7 +264,7 @@ async fn flip_bits(dir: &Path, store: DiskStore, rounds: usize) {
 #[tokio::test]
 async fn damage_under_a_running_store_costs_the_log_what_is_before_it() {
     let dir = scratch();
-    let cold = DiskOptions { hot_bytes: 0, ..options(dir.path()) };
+    let cold = DiskOptions { cache_bytes: 0, ..options(dir.path()) };
     let (store, _) = opened(|| DiskStore::open(cold.clone()));
     for log in ["events", "items", "well"] {
         create(&store, log).await.unwrap();

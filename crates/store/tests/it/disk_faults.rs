@@ -278,7 +278,7 @@ async fn a_group_that_fails_takes_with_it_what_was_put_down_meanwhile() {
 #[tokio::test]
 async fn a_read_that_fails_is_told_and_is_no_damage() {
     let bench = Bench::new();
-    let (store, _) = open_with(&DiskOptions { hot_bytes: 0, ..bench.options(Sync::Always) }, &bench.files);
+    let (store, _) = open_with(&DiskOptions { cache_bytes: 0, ..bench.options(Sync::Always) }, &bench.files);
     create(&store, "log").await.unwrap();
     append(&store, "log", &["kept"]).await.unwrap();
     // The header of the segment is read first, then the frame.

@@ -14,7 +14,7 @@ fn small(dir: &Path, events_max: u64, age_max_ms: u64) -> DiskStore {
 }
 
 fn with_segments_of(segment_bytes: u64, dir: &Path, retention: Retention) -> DiskStore {
-    let options = DiskOptions { segment_bytes, hot_bytes: 16 << 10, ..DiskOptions::new(dir, retention) };
+    let options = DiskOptions { segment_bytes, cache_bytes: 16 << 10, ..DiskOptions::new(dir, retention) };
     let (store, report) = opened(|| DiskStore::open(options.clone()));
     assert_eq!(report.damage, Vec::<String>::new());
     store
