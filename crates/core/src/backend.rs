@@ -71,7 +71,7 @@ impl BackendMachine {
             backoff: Backoff::new(policy.retry_first, policy.retry_max, policy.retry_jitter),
             retiring: Vec::new(),
             dying: Dying::default(),
-            calls: BackendCalls::new(policy.parked_max),
+            calls: BackendCalls::new(policy.queued_max),
             tickets: Vec::new(),
             last_error: None,
             was_connected: false,
@@ -383,7 +383,7 @@ impl BackendMachine {
         self.was_connected = true;
         self.last_error = None;
         self.backoff.reset();
-        for call in self.calls.take_parked() {
+        for call in self.calls.take_queued() {
             self.send(generation, call);
         }
         self.retire_idle();
@@ -401,7 +401,7 @@ impl BackendMachine {
                     return;
                 }
                 self.state = State::Error;
-                return self.fail_parked(now);
+                return self.fail_queued(now);
             }
         };
         self.last_error = Some(reason);
@@ -426,7 +426,7 @@ impl BackendMachine {
             self.fail(&call, outcome.clone());
         }
         if let State::Reconnecting(away) = &mut self.state
-            && self.calls.has_parked()
+            && self.calls.has_queued()
             && retry_after.is_none()
         {
             away.hurry(now + self.policy.retry_waited_for);
@@ -471,7 +471,7 @@ impl BackendMachine {
         self.tell(BackendNotice::Disconnected { intentional: true });
         self.last_error = None;
         self.backoff.reset();
-        self.fail_parked(now);
+        self.fail_queued(now);
         self.answer_tickets();
     }
 

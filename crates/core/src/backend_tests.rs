@@ -394,7 +394,7 @@ fn nobody_says_of_a_call_that_may_have_run_that_it_did_not() {
 #[test]
 fn parking_is_bounded_and_ends_with_the_deadline() {
     let t = now();
-    let mut backend = BackendMachine::new(Policy { parked_max: 1, ..Policy::default() });
+    let mut backend = BackendMachine::new(Policy { queued_max: 1, ..Policy::default() });
     backend.start();
     backend.handle_call(t, call(1, t));
     backend.handle_call(t, call(2, t));
