@@ -302,7 +302,7 @@ fn sign(member: &ClusterMember, beat: u64, left: bool) -> Commit {
         wire: WIRE_VERSION,
         address: member.address.to_string(),
         started_ms: cluster.clock.started_ms(),
-        backends: serde_json::to_value(hub::shown(&member.hub)).unwrap_or_default(),
+        backends: serde_json::to_value(hub::backend_views(&member.hub)).unwrap_or_default(),
     };
     let body = serde_json::to_vec(&record).unwrap_or_default().into();
     let now_ms = cluster.clock.now_ms();

@@ -12,7 +12,7 @@ use crate::http::admin::tasks::AllTasks;
 use crate::http::health::ReadinessReport;
 use crate::http::problem::ProblemBody;
 use crate::http::servers::{Reconnected, Removed};
-use crate::hub::{BackendShown, Backends};
+use crate::hub::{BackendView, Backends};
 
 fn server(path: &'static str, id: &str, summary: &str) -> ApiOperation {
     ApiOperation::new(Access::Open, "get", path, id, summary, "server")
@@ -82,7 +82,7 @@ pub fn operations() -> [ApiOperation; 16] {
             "admin",
         )
         .takes("NewBackend", true, &json!({ "name": "search", "url": "https://search.example/mcp" }))
-        .answers::<BackendShown>(201, "The server, as it is after its first dial")
+        .answers::<BackendView>(201, "The server, as it is after its first dial")
         .answers::<ProblemBody>(409, "There is a server of this name"),
         ApiOperation::new(
             Access::Admin,
@@ -105,7 +105,7 @@ pub fn operations() -> [ApiOperation; 16] {
             "admin",
         )
         .path("name", "The server")
-        .answers::<BackendShown>(200, "The server, as it is after its first dial")
+        .answers::<BackendView>(200, "The server, as it is after its first dial")
         .answers::<ProblemBody>(404, "No server of this name was removed")
         .answers::<ProblemBody>(409, "There is a server of this name, which was added since"),
         ApiOperation::new(
