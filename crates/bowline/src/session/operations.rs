@@ -299,7 +299,7 @@ impl SessionActor {
         let Some(at) = entries.iter().position(open) else { return Ok(CommandOutcome::Done) };
         let mut change = self.change();
         change.event(&Draft::new(names::OPERATION_COMPLETED, content));
-        self.keep_end(&mut change, &entries, at, OperationEnd::told(content));
+        self.keep_end(&mut change, &entries, at, OperationEnd::from_content(content));
         change.record.operations_running = Some(running(&entries) - 1);
         self.commit(change).await?;
         Ok(CommandOutcome::Done)
