@@ -384,7 +384,7 @@ impl Connection {
                 None => at += 1,
                 Some(Output::Control(control)) => {
                     if control.metadata.get("code").is_some() {
-                        self.context.metrics.gaps_told.inc();
+                        self.context.metrics.gaps_reported.inc();
                     }
                     self.say(&control);
                 }
