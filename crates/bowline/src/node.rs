@@ -296,7 +296,7 @@ impl Node {
         if let Some(member) = &member
             && let Err(error) = drive::cluster::send_heartbeat(member, u64::MAX, true).await
         {
-            tracing::warn!(%error, "could not say goodbye to the other nodes; they will notice");
+            tracing::warn!(%error, "the last heartbeat could not be written; other nodes will declare this one dead");
         }
         maintenance.logs.store.close().await;
     }
@@ -304,8 +304,8 @@ impl Node {
 
 fn load_keys(config: &Config) -> anyhow::Result<LoadedKeys> {
     let keys = LoadedKeys::load(config)?;
-    if let Some(warning) = keys.warning() {
-        tracing::warn!("{warning}");
+    if keys.is_volatile() {
+        tracing::warn!("the key that signs states ends with this process; set `state.keys`, or use a store on disk");
     }
     Ok(keys)
 }

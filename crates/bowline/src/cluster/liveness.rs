@@ -117,7 +117,7 @@ impl Cluster {
         again
     }
 
-    /// A sign of life was given, or could not be.
+    /// A heartbeat was written, or could not be.
     pub(crate) fn note_heartbeat(&self, shown: Result<(), String>) {
         let mut state = self.state();
         match shown {
@@ -131,8 +131,8 @@ impl Cluster {
         let state = self.state();
         let silent = clock::since(state.last_heartbeat);
         match &state.heartbeat_error {
-            Some(why) => Some(format!("no sign of life can be given: {why}")),
-            None if silent >= self.ttl * 3 / 4 => Some(format!("no sign of life was given for {} s", silent.as_secs())),
+            Some(why) => Some(format!("no heartbeat can be written: {why}")),
+            None if silent >= self.ttl * 3 / 4 => Some(format!("no heartbeat was written for {} s", silent.as_secs())),
             None => None,
         }
     }

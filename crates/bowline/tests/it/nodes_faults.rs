@@ -262,7 +262,7 @@ async fn a_node_that_gives_no_sign_of_life_says_that_it_is_not_ready_and_why() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let (status, why) = told.unwrap();
-    assert!(status == 503 && why.contains("sign of life"), "{status} {why}");
+    assert!(status == 503 && why.contains("heartbeat"), "{status} {why}");
     for node in [0, 1] {
         loop {
             let (status, body) = get(scene.at(node), "/readyz", &[]).await;

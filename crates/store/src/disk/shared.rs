@@ -101,7 +101,7 @@ impl DiskShared {
     }
 
     pub fn note_damage(&self, sentence: String) {
-        tracing::error!("{sentence}");
+        tracing::error!(damage = %sentence, "the store is damaged");
         let damage = &mut lock(&self.status).damage;
         if damage.len() < DAMAGE_SENTENCES_MAX && !damage.contains(&sentence) {
             damage.push(sentence);

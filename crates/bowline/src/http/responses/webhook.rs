@@ -235,7 +235,7 @@ impl Webhooks {
                 Err(why) => {
                     let age = Duration::from_secs(clock::unix_seconds().saturating_sub(end.at_seconds));
                     if age >= self.config.retry_for {
-                        tracing::warn!(webhook = %id, %why, "a webhook was not heard in time, and is given up");
+                        tracing::warn!(webhook = %id, %why, "a webhook is given up: its target did not take it in time");
                         return self.metrics.webhooks.inc("given_up");
                     }
                     self.metrics.webhooks.inc("retried");
