@@ -100,7 +100,7 @@ impl BackendMachine {
         }
     }
 
-    /// How many delays were handed out since the last success; exact, also when it is not told.
+    /// How many delays were handed out since the last success; exact, also when it is not announced.
     pub fn attempt(&self) -> u32 {
         self.backoff.attempt()
     }
@@ -115,7 +115,7 @@ impl BackendMachine {
 
     /// Whether attempts are still few enough for each to be announced.
     pub fn tells_each_attempt(&self) -> bool {
-        self.backoff.attempt() <= outage::TOLD_ATTEMPTS
+        self.backoff.attempt() <= outage::ANNOUNCED_ATTEMPTS
     }
 
     pub fn last_error(&self) -> Option<&str> {
@@ -491,8 +491,8 @@ impl BackendMachine {
         self.outputs.extend(idle.into_iter().map(|old| Output::Retire(old.generation)));
     }
 
-    fn tell(&mut self, told: BackendNotice) {
-        self.outputs.push_back(Output::Tell(told));
+    fn tell(&mut self, notice: BackendNotice) {
+        self.outputs.push_back(Output::Tell(notice));
     }
 }
 

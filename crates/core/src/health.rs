@@ -1,4 +1,4 @@
-//! Whether a connected backend answers: asked now and then, told after three misses, and never a reason to reconnect.
+//! Whether a connected backend answers: asked now and then, reported after three misses, and never a reason to reconnect.
 
 use std::time::{Duration, Instant};
 
@@ -152,9 +152,9 @@ mod tests {
         }
         ask(&mut health, &mut t);
         // Silence counts as a failure when the time is over.
-        let told = health.handle_timeout(t + 60 * S, 0.5);
+        let event = health.handle_timeout(t + 60 * S, 0.5);
         let last_error = "the check was not answered in time".to_owned();
-        assert_eq!(told, Some(HealthEvent::Degraded { failures: 3, last_error }));
+        assert_eq!(event, Some(HealthEvent::Degraded { failures: 3, last_error }));
         ask(&mut health, &mut t);
         assert_eq!(health.handle_bad(t, "no", 0.5), None);
         assert_eq!((health.word(), health.failures()), ("degraded", 4));

@@ -99,11 +99,11 @@ pub fn retry_after(headers: &HeaderMap, now: jiff::Timestamp) -> Option<Duration
     if let Some(ms) = text("retry-after-ms").and_then(|text| text.parse::<f64>().ok()) {
         return Duration::try_from_secs_f64(ms / 1000.0).ok();
     }
-    let told = text("retry-after")?;
-    if let Ok(seconds) = told.parse::<f64>() {
+    let value = text("retry-after")?;
+    if let Ok(seconds) = value.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }
-    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(told).ok()?;
+    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
     Some(Duration::try_from(date.duration_since(now)).unwrap_or_default())
 }
 

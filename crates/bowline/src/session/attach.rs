@@ -261,8 +261,8 @@ impl SessionActor {
     }
 
     /// Writes down that the session is held. The grant must be true: where nodes share the store, another one may
-    /// have had the session since this one stood still, and only a commit tells. It also tells what Redis has lost, before
-    /// the attacher is told where it is.
+    /// have had the session since this one stood still, and only a commit shows that. It also shows what Redis has lost, before
+    /// the attacher gets its position.
     async fn mark_held(&mut self) -> Result<(), Refusal> {
         self.record.held = true;
         if self.shared.config.session.ownership == Ownership::Token {

@@ -263,7 +263,7 @@ pub type MailReceiver = mpsc::UnboundedReceiver<Box<Mail>>;
 pub struct Mailbox {
     pub connection: ConnectionKey,
     /// Whether the connection was attached to the session that it writes to now or before. Then it has shown whose it is, and
-    /// is told what became of the session.
+    /// gets a notice of what became of the session.
     pub admitted: bool,
     route: MailRoute,
 }

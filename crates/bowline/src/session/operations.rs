@@ -75,7 +75,7 @@ pub struct OperationEntry {
     idempotency_key: Option<MessageId>,
     digest: String,
     pub status: Status,
-    /// The event of the session's log that told its beginning.
+    /// The event of the session's log that announced its beginning.
     #[serde(default)]
     pub started: Seq,
     /// What the session keeps of its end, in bytes.

@@ -250,8 +250,12 @@ async fn the_start_says_in_one_line_what_is_open_to_whom() {
     let jwt = ("BOWLINE_AUTH__JWT_SECRET", "a secret that is long enough for HS256!");
     for (listen, variables, said) in [
         ("127.0.0.1:0", vec![], vec!["this machine", "all sessions", "the admin API: this machine"]),
-        ("0.0.0.0:0", vec![], vec!["EVERYBODY", "resume token", "the admin API: nobody", "auth.admin_token"]),
-        ("0.0.0.0:0", vec![token], vec!["EVERYBODY", "resume token", "the admin API: who has `auth.admin_token`"]),
+        ("0.0.0.0:0", vec![], vec!["EVERY CLIENT", "resume token", "the admin API: closed", "auth.admin_token"]),
+        (
+            "0.0.0.0:0",
+            vec![token],
+            vec!["EVERY CLIENT", "resume token", "the admin API: holders of `auth.admin_token`"],
+        ),
         ("0.0.0.0:0", vec![("BOWLINE_AUTH__MODE", "jwt"), jwt], vec!["JWT", "the admin API", "`admin`"]),
     ] {
         let dir = tempfile::TempDir::new().unwrap();

@@ -66,15 +66,15 @@ pub async fn of_many_claims_one_is_granted_each_fence(fixture: &dyn Fixture) {
             let asked = async move { (store.lease(&id("log"), &claim).await.expect("an answer"), claim.by) };
             tokio::spawn(asked)
         });
-        let (mut winners, mut told) = (Vec::new(), Vec::new());
+        let (mut winners, mut holders) = (Vec::new(), Vec::new());
         for asked in asked.collect::<Vec<_>>() {
             match asked.await.expect("the claim ends") {
                 (Leased::Granted(fence), by) => winners.push((fence, by)),
-                (Leased::Held(by), _) => told.push(by),
+                (Leased::Held(by), _) => holders.push(by),
             }
         }
         let [(fence, winner)] = &winners[..] else { panic!("one of them, and not {winners:?}") };
-        assert!(told.iter().all(|by| by == winner), "the others learn who");
+        assert!(holders.iter().all(|by| by == winner), "the others learn who");
         assert_eq!(store.holder(&id("log")).await.as_ref(), Ok(&Some(winner.clone())));
         assert!(fences.keys().all(|earlier| earlier < fence));
         for stale in fences.keys() {

@@ -88,7 +88,7 @@ impl Sync {
 
     fn loss_window(self) -> String {
         match self {
-            Sync::Always => "none: every event is synced to disk before anyone sees it".into(),
+            Sync::Always => "none: every event is synced to disk before a client sees it".into(),
             Sync::Interval { every } => format!(
                 "a power cut can lose up to {} ms (then the epoch changes); kill -9 loses nothing",
                 every.as_millis()

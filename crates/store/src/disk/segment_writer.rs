@@ -68,7 +68,7 @@ impl SegmentWriter {
         self.written_lsn
     }
 
-    /// What segments take on disk that were written to since this was last asked. Each finished one is told of once:
+    /// What segments take on disk that were written to since this was last asked. Each finished one is returned once:
     /// later it may be gone.
     pub fn take_sizes(&mut self) -> impl Iterator<Item = (u32, u64)> {
         let current = self.current.as_ref().map(|segment| match segment.allocated {

@@ -1,4 +1,4 @@
-//! How Redis is doing: asked every few seconds, told by [`Health`](crate::Health) at any moment.
+//! How Redis is doing: asked every few seconds, reported by [`Health`](crate::Health) at any moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,7 +125,7 @@ fn loss_window(facts: &[ServerInfo], wait_replicas: u64) -> String {
         (0, _) => "a failover can lose what the replica had not received yet".to_owned(),
         (wanted, _) => format!("what was answered had reached {wanted} replicas"),
     };
-    format!("{restart}; {failover}; what is lost is told as a new epoch")
+    format!("{restart}; {failover}; a loss shows as a new epoch")
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(25);
 /// The oldest Redis that has all we use: sharded channels, and scripts that replicate what they did.
 const MAJOR_MIN: u32 = 7;
 
-/// Who is told what a server says unasked.
+/// Receives what a server pushes.
 pub type Push = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 /// A refusal says something about the next moment, but not for ever.
@@ -334,8 +334,8 @@ impl Server {
         }
     }
 
-    /// The connection that all reads share. While the server is away, one attempt after another is made, and those who
-    /// come in between are told at once.
+    /// The connection that all reads share. While the server is away, one attempt after another is made, and callers that
+    /// come in between get an error at once.
     pub async fn reader(&self) -> Result<ServerConnection, String> {
         let mut reader = self.reader.lock().await;
         if self.stale.swap(false, Ordering::AcqRel) {

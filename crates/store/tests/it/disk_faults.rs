@@ -423,7 +423,7 @@ fn the_loss_window_is_told() {
     let bench = Bench::new();
     let (store, _) = bench.open(Sync::Always);
     let always = store.health().loss_window;
-    assert_eq!(always, "none: every event is synced to disk before anyone sees it");
+    assert_eq!(always, "none: every event is synced to disk before a client sees it");
     drop(store);
     let (store, _) = bench.open(Sync::INTERVAL);
     let interval = "a power cut can lose up to 50 ms (then the epoch changes); kill -9 loses nothing";

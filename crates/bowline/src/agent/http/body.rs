@@ -107,9 +107,9 @@ mod tests {
             functions: None,
             parts: Some(parts.clone()),
         };
-        let told = as_ui_message(&message);
-        assert_eq!(told["parts"], json!([text, parts[1], parts[3]]));
-        assert_eq!((&told["id"], &told["interrupted"]), (&json!("msg_7_assistant"), &json!(true)));
+        let written = as_ui_message(&message);
+        assert_eq!(written["parts"], json!([text, parts[1], parts[3]]));
+        assert_eq!((&written["id"], &written["interrupted"]), (&json!("msg_7_assistant"), &json!(true)));
         assert_eq!(as_ui_message(&Message { interrupted: false, ..message })["parts"], parts);
     }
 }

@@ -70,9 +70,9 @@ pub fn read(record: &UpstreamRecord) -> Result<UpstreamEvent, String> {
         }
         names::ERROR => {
             let facts = written.facts(name)?;
-            let told = facts.get("error_code").and_then(Value::as_str);
+            let named = facts.get("error_code").and_then(Value::as_str);
             let known = [ErrorCode::AgentUnreachable, ErrorCode::OutcomeUnknown];
-            let code = known.into_iter().find(|code| told == Some(code.as_str()));
+            let code = known.into_iter().find(|code| named == Some(code.as_str()));
             let stage = facts.get("stage").and_then(Value::as_str).map(str::to_owned);
             let failed = AgentError::failed(written.text(name)?);
             Ok(UpstreamEvent::Ended(AgentError { code: code.unwrap_or(failed.code), stage, ..failed }))

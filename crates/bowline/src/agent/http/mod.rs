@@ -127,8 +127,8 @@ async fn read_events(
     let mut next = Some(first);
     while let Some(record) = next {
         if record.data.trim() != "[DONE]" {
-            let told = events::read(&record).map_err(UpstreamError::Garbage)?;
-            match (told, &asked) {
+            let event = events::read(&record).map_err(UpstreamError::Garbage)?;
+            match (event, &asked) {
                 (UpstreamEvent::Piece(delta, facts), _) => accumulated.say_with(&run.emit, delta, facts).await?,
                 (UpstreamEvent::Event(draft), _) => run.emit.draft(draft).await?,
                 (UpstreamEvent::State(state), _) => run.emit.save_state(state).await?,

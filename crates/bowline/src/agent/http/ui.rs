@@ -51,18 +51,18 @@ pub async fn read(
 /// What the upstream's own ending means here. Its words go along with ours.
 fn ended(end: UpstreamEnd, accumulated: &mut AccumulatedText) -> Result<Answer, AgentError> {
     let finish = Some(UpstreamFinish(end.chunk));
-    let told = |mut text: String| {
+    let scrubbed = |mut text: String| {
         scrub_text(&mut text);
         text
     };
     match end.ending {
         UpstreamEnding::Finished => Ok(Answer { text: accumulated.take(), finish, ..Answer::default() }),
         UpstreamEnding::Cancelled => {
-            let why = end.text.map_or_else(|| "The agent's upstream was stopped.".to_owned(), told);
+            let why = end.text.map_or_else(|| "The agent's upstream was stopped.".to_owned(), scrubbed);
             Err(AgentError { finish, ..AgentError::cancelled(why) })
         }
         UpstreamEnding::Failed => {
-            let why = end.text.map_or_else(|| "The agent's upstream failed.".to_owned(), told);
+            let why = end.text.map_or_else(|| "The agent's upstream failed.".to_owned(), scrubbed);
             Err(AgentError { finish, ..AgentError::failed(why) })
         }
     }
@@ -111,9 +111,9 @@ mod tests {
 
     fn sent(deltas: &[&str]) -> Vec<String> {
         let mut words = Words::default();
-        let mut told: Vec<String> = deltas.iter().map(|delta| words.push(delta)).collect();
-        told.push(words.rest());
-        told
+        let mut out: Vec<String> = deltas.iter().map(|delta| words.push(delta)).collect();
+        out.push(words.rest());
+        out
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub fn operations() -> [ApiOperation; 16] {
         ),
         admin("/api/admin/config", "getConfig", "The settings in force, without secrets")
             .answers::<EffectiveSettings>(200, "The settings"),
-        admin("/api/admin/sessions", "listAllSessions", "Everybody's sessions, the newest activity first")
+        admin("/api/admin/sessions", "listAllSessions", "All principals' sessions, the newest activity first")
             .query("limit", "How many; 100 if left out, at most 1000", &page)
             .query("offset", "How many to skip", &page)
             .answers::<AllSessions>(200, "Some of them, and how many there are"),
@@ -78,7 +78,7 @@ pub fn operations() -> [ApiOperation; 16] {
             "post",
             "/api/admin/backends",
             "addBackend",
-            "Adds an MCP server for everybody; it returns after a restart",
+            "Adds an MCP server for all clients; it returns after a restart",
             "admin",
         )
         .takes("NewBackend", true, &json!({ "name": "search", "url": "https://search.example/mcp" }))
@@ -93,7 +93,7 @@ pub fn operations() -> [ApiOperation; 16] {
             "admin",
         )
         .path("name", "The server")
-        .query("owner", "Whose it is; everybody's if left out", &json!({ "type": "string" }))
+        .query("owner", "Whose it is; that of all clients if left out", &json!({ "type": "string" }))
         .answers::<Removed>(200, "It is removed")
         .answers::<ProblemBody>(404, "There is no server of this name"),
         ApiOperation::new(
@@ -120,7 +120,7 @@ pub fn operations() -> [ApiOperation; 16] {
         .query("owner", "Whose it is, if it was added at run time", &json!({ "type": "string" }))
         .answers::<Reconnected>(200, "How it went")
         .answers::<ProblemBody>(404, "There is no server of this name"),
-        admin("/api/admin/tasks", "listAllTasks", "Everybody's tasks with a log of their own, the newest first")
+        admin("/api/admin/tasks", "listAllTasks", "All principals' tasks with a log of their own, the newest first")
             .query("limit", "How many; 100 if left out, at most 1000", &page)
             .query("offset", "How many to skip", &page)
             .answers::<AllTasks>(200, "Some of them, and how many there are"),

@@ -273,7 +273,7 @@ impl ResponseProjector {
         call
     }
 
-    /// The call that this is the result of; one that was made before this response began is told anew.
+    /// The call that this is the result of; one that was made before this response began is sent again.
     fn call_for(&mut self, event: &Recorded, step: Option<&RawValue>, tool: Option<&RawValue>) -> Call {
         let step = step.and_then(string).unwrap_or_default();
         match self.output.calls.iter().position(|call| *call.step == *step) {
@@ -348,10 +348,10 @@ impl ResponseProjector {
         let begun = item(ItemStatus::InProgress, &empty);
         self.say("response.output_item.added", &ItemEvent { output_index: index, item: &begun });
         let bare = || ArgumentsEvent { item_id: &id, output_index: index, delta: None, arguments: None, name: None };
-        let told = ArgumentsEvent { delta: Some(&arguments), ..bare() };
-        self.say("response.function_call_arguments.delta", &told);
-        let told = ArgumentsEvent { arguments: Some(&arguments), name: Some(name), ..bare() };
-        self.say("response.function_call_arguments.done", &told);
+        let arguments_event = ArgumentsEvent { delta: Some(&arguments), ..bare() };
+        self.say("response.function_call_arguments.delta", &arguments_event);
+        let arguments_event = ArgumentsEvent { arguments: Some(&arguments), name: Some(name), ..bare() };
+        self.say("response.function_call_arguments.done", &arguments_event);
         self.finish_item(index, &item(ItemStatus::Completed, &arguments));
         if Wait::of(view).is_some() {
             self.close_all();
