@@ -495,7 +495,7 @@ async fn a_holder_may_come_back_on_the_same_connection_and_go_on_without_naming_
     client.send(json!({ "event": "user.message", "content": "/echo z" })).await;
     let frames = client.until(|frame| frame["seq"] == 4).await;
     assert_eq!(seqs(&frames), [2, 3, 4]);
-    // A holder that only wants to watch gives up its seat.
+    // A holder that only wants to watch gives up its hold.
     client.resume(&session, json!({ "mode": "observe", "last_seq": 4 })).await;
     client.say("/echo no").await;
     assert_eq!(client.refusal().await.0, "SESSION_READ_ONLY");
