@@ -83,10 +83,10 @@ pub async fn start(
         calls_of: metrics.backend_calls.clone(),
         seconds_of: metrics.backend_call_seconds.clone(),
     };
-    let neighbours = cluster.map(|cluster| Arc::new(HubPeers(cluster.clone())) as Arc<dyn PeerNodes>);
+    let peers = cluster.map(|cluster| Arc::new(HubPeers(cluster.clone())) as Arc<dyn PeerNodes>);
     let reading = ReadBudget::new(config.half_of_read_memory());
     let options = Options { clock, reading, env: config.env.clone(), ..config.hub.options.clone() };
-    let hub = Hub::start(options, store, Some(Box::new(counts)), neighbours).await?;
+    let hub = Hub::start(options, store, Some(Box::new(counts)), peers).await?;
     if let Some(path) = &config.hub.servers_file {
         let seen = file_watch::take(&hub, path).await;
         tokio::spawn(file_watch::follow(Arc::downgrade(&hub), path.clone(), seen));

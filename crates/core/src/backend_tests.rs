@@ -94,10 +94,10 @@ fn a_backend_that_is_away_for_good_is_tried_for_ever_at_growing_distances_and_to
 #[test]
 fn jitter_stays_within_a_tenth() {
     let t = now();
-    for (dice, ms) in [(0.0, 900), (1.0, 1100)] {
+    for (chance, ms) in [(0.0, 900), (1.0, 1100)] {
         let mut backend = BackendMachine::new(Policy::default());
         backend.start();
-        backend.handle_dialled(t, G1, refused(), dice);
+        backend.handle_dialled(t, G1, refused(), chance);
         assert_eq!(backend.next_retry(t), Some(Duration::from_millis(ms)));
     }
 }
@@ -130,10 +130,10 @@ fn a_server_that_dies_with_each_handshake_is_dialled_once_a_second_whatever_the_
     let mut t = now();
     let mut backend = BackendMachine::new(Policy::default());
     backend.start();
-    for dice in [0.0, 0.1, 0.5, 1.0] {
-        backend.handle_dialled(t, backend.newest, Ok(()), dice);
-        backend.handle_lost(t, backend.newest, "eof", dice);
-        assert!(backend.next_retry(t) >= Some(S), "{dice}: {:?}", backend.next_retry(t));
+    for chance in [0.0, 0.1, 0.5, 1.0] {
+        backend.handle_dialled(t, backend.newest, Ok(()), chance);
+        backend.handle_lost(t, backend.newest, "eof", chance);
+        assert!(backend.next_retry(t) >= Some(S), "{chance}: {:?}", backend.next_retry(t));
         t = backend.poll_timeout().unwrap();
         backend.handle_timeout(t);
     }

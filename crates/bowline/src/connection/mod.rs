@@ -411,7 +411,7 @@ impl Connection {
         }
         self.let_go_of_ended().await;
         self.pump_watches().await;
-        // The link that filled the window goes last next time, so that its neighbours get their turn.
+        // The link that filled the window goes last next time, so that the others get their turn.
         if at > 0 && at < self.links.len() {
             self.links.rotate_left(at);
         }

@@ -103,10 +103,10 @@ async fn cut_once(mut socket: WebSocket, connections: Arc<AtomicUsize>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_gets_its_whole_answer_once_although_the_connection_broke() {
     let connections = Arc::new(AtomicUsize::new(0));
-    let door = |upgrade: WebSocketUpgrade, State(count): State<Arc<AtomicUsize>>| async move {
+    let endpoint = |upgrade: WebSocketUpgrade, State(count): State<Arc<AtomicUsize>>| async move {
         upgrade.on_upgrade(move |socket| cut_once(socket, count))
     };
-    let address = serve(Router::new().route("/ws", get(door)).with_state(connections.clone())).await;
+    let address = serve(Router::new().route("/ws", get(endpoint)).with_state(connections.clone())).await;
     let output = bowline(&["chat", &format!("ws://{address}")], "hello\n").await;
     assert_eq!(text(&output.stdout), "world\n", "{}", text(&output.stderr));
     assert!(output.status.success());

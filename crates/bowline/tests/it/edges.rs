@@ -436,7 +436,7 @@ async fn foreign_pages_are_refused_before_the_upgrade() {
 }
 
 #[tokio::test]
-async fn a_door_that_wants_a_credential_says_of_which_kind() {
+async fn an_endpoint_that_wants_a_credential_says_of_which_kind() {
     let server = Server::with(with_tokens()).await;
     for path in ["/api/chat/sessions", "/api/admin/node", "/mcp", "/produce"] {
         for header in [None, Some(("authorization", "Bearer wrong"))] {
@@ -512,7 +512,7 @@ async fn whole(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn the_admin_door_needs_an_admin() {
+async fn the_admin_api_needs_an_admin() {
     let server = Server::with(with_tokens()).await;
     for path in ["node", "sessions", "sessions/x", "sessions/x/events", "config"] {
         let path = format!("/api/admin/{path}");
@@ -581,7 +581,7 @@ async fn a_client_that_never_reads_cannot_make_the_server_grow() {
 }
 
 #[tokio::test]
-async fn a_name_lent_to_loopback_reads_nothing_from_the_admin_door() {
+async fn a_name_lent_to_loopback_reads_nothing_from_the_admin_api() {
     let server = Server::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     // A page that rebound its own name sends no origin when it reads from itself.

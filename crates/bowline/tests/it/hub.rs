@@ -494,7 +494,7 @@ async fn status_of(server: &Server, path: &str, headers: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_proxy_that_passes_the_public_name_on_every_door_opens() {
+async fn behind_a_proxy_that_passes_the_public_name_on_every_endpoint_opens() {
     let mut config = config();
     config.auth.origins = vec!["https://agents.example".into()];
     let token = StaticToken { token: Secret::new("t"), principal: Principal::parse("alice").unwrap(), admin: true };

@@ -385,7 +385,7 @@ async fn cancelling_a_session_stops_what_is_at_work_in_its_background() {
 }
 
 #[tokio::test]
-async fn a_session_says_the_same_of_its_beginning_at_every_door() {
+async fn a_session_says_the_same_of_its_beginning_at_every_endpoint() {
     let server = Server::start().await;
     let api = api(&server);
     for _ in 0..20 {

@@ -19,7 +19,7 @@ use super::segment_writer::SegmentWriter;
 use super::shared::DiskShared;
 use super::state::{FoundState, State, Witness};
 use super::tail_cache::TailCache;
-use super::verdict::{RecoveryVerdict, judge};
+use super::verdict::{RecoveryVerdict, recovery_verdict};
 use super::write_group::WriteGroup;
 use super::writer::Writer;
 use super::{COLD_READS_MAX, DiskStore, Running};
@@ -137,7 +137,7 @@ impl DiskStore {
         let guard = lock_dir(dir)?;
         let past = PreviousRun::load(dir)?;
         let mut found = read_back(dir, &past)?;
-        let verdict = judge(&found.index, &mut found.space, found.lost_through).map_err(failed)?;
+        let verdict = recovery_verdict(&found.index, &mut found.space, found.lost_through).map_err(failed)?;
         let mut report = OpenReport::of(&found, &verdict);
         let cuts = std::mem::take(&mut found.cuts);
         let mut writer = begin(&options, dir, &past.state, found);
