@@ -90,7 +90,7 @@ impl World {
         }
         if let Body::Dead(incarnation) = body {
             // Also from one that is dead to us: two who declared each other dead would tell each other for ever.
-            if self.nodes[at].exchange.is_told_dead(incarnation) {
+            if self.nodes[at].exchange.was_declared_dead(incarnation) {
                 return self.renew(at);
             }
             if verdict != MessageVerdict::AfterGap {

@@ -77,7 +77,7 @@
 //!
 //! ## When it fails
 //!
-//! How troubles surface is the same for all stores: `Full` refuses the commit and heals when there is room, which each
+//! How problems surface is the same for all stores: `Full` refuses the commit and heals when there is room, which each
 //! sweep looks for; `ReadOnly` follows a failed sync and lasts until a restart, because a second sync may say "yes"
 //! about pages that the kernel has already dropped; `Quarantined` concerns one log; `Unavailable` did nothing and heals
 //! when Redis is back, and `InDoubt` may have done something (see [`redis`]). `Health` tells the operator, and says in one
@@ -286,7 +286,7 @@ pub struct Health {
     /// Whether commits can succeed now.
     pub writable: bool,
     /// Why not, or what else is wrong, in sentences.
-    pub troubles: Vec<String>,
+    pub problems: Vec<String>,
     /// What a crash or a power cut can lose, in one sentence.
     pub loss_window: String,
     /// Logs that were set aside because a record of theirs is damaged.

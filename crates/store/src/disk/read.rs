@@ -60,7 +60,7 @@ impl ReadPlan {
         ReadPlan { pieces, from, limit, epoch: log.epoch.clone(), first: log.first, next: log.next }
     }
 
-    pub fn is_hot(&self) -> bool {
+    pub fn is_cached(&self) -> bool {
         self.pieces.iter().all(|piece| piece.cached.is_some())
     }
 

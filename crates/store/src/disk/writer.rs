@@ -193,7 +193,7 @@ impl Writer {
                     drop(answer.send(self.sweep(now_ms)));
                 }
                 WriterCommand::Damaged(log, place, answer) => {
-                    self.judge_damage(&log, place);
+                    self.assess_damage(&log, place);
                     let _ = answer.send(());
                 }
                 WriterCommand::Sync => self.sync(),
@@ -368,7 +368,7 @@ impl Writer {
     }
 
     /// What a reader could not read is looked at once more; then its log loses what is before it, or is set aside.
-    pub fn judge_damage(&mut self, id: &LogId, place: FramePlace) {
+    pub fn assess_damage(&mut self, id: &LogId, place: FramePlace) {
         let shared = self.shared.clone();
         if !matches!(Shelf::new(&shared.dir).frame(place), Err(FetchError::Damaged(_))) {
             return;
@@ -422,7 +422,7 @@ impl Writer {
         match step {
             CompactionStep::More => self.compaction = Some(walk),
             CompactionStep::Damaged(log, place) => {
-                self.judge_damage(&log, place);
+                self.assess_damage(&log, place);
                 self.compaction = Some(walk);
             }
             CompactionStep::Failed(why) => {

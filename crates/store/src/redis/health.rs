@@ -76,17 +76,17 @@ impl HealthMonitor {
     pub fn health(&self, topology: &Topology) -> Health {
         let masters = topology.masters();
         let away = masters.iter().filter_map(|master| master.server.outage().map(|(_, why)| why));
-        let mut troubles: Vec<String> =
+        let mut problems: Vec<String> =
             away.chain(masters.iter().filter_map(|master| master.server.refusal())).collect();
-        let writable = troubles.is_empty();
+        let writable = problems.is_empty();
         let facts: Vec<ServerInfo> = masters.iter().map(|master| master.server.facts()).collect();
         let wanted = u64::from(topology.options.wait_replicas);
         if facts.iter().any(|facts| facts.replicas < wanted) {
-            troubles.push(format!("fewer than {wanted} replicas are connected, so commits cannot be answered"));
+            problems.push(format!("fewer than {wanted} replicas are connected, so commits cannot be answered"));
         }
         Health {
             writable,
-            troubles,
+            problems,
             loss_window: loss_window(&facts, wanted),
             quarantined: Vec::new(),
             bytes: facts.iter().map(|facts| facts.bytes).sum(),

@@ -82,7 +82,7 @@ async fn endless_appends_stay_bounded_and_an_idle_log_keeps_everything() {
     assert_eq!((busy.next, busy.events.len()), (3_001, 50));
     assert_eq!(busy.items.len(), 3);
     assert!(look(&store, "deleted").await.is_err());
-    assert_eq!(store.health().troubles, Vec::<String>::new());
+    assert_eq!(store.health().problems, Vec::<String>::new());
 }
 
 /// A kill, as the next process finds it: the directory as it is while the store is still open.

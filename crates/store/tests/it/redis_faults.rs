@@ -348,11 +348,11 @@ async fn what_was_never_sent_is_not_in_doubt_and_everything_heals() {
     let lease = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence);
     assert!(matches!(lease, Err(StoreError::Unavailable(_))), "{lease:?}");
     let health = store.health();
-    assert!(!health.writable && health.troubles[0].contains("cannot be used"), "{health:?}");
+    assert!(!health.writable && health.problems[0].contains("cannot be used"), "{health:?}");
     redis.start_again();
     let fence = insist(async || store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence)).await;
     assert_eq!(insist(async || add(&store, fence, &["b"]).await).await, seq(2));
-    assert!(store.health().writable, "{:?}", store.health().troubles);
+    assert!(store.health().writable, "{:?}", store.health().problems);
 }
 
 /// So a run waits for Redis (`session.store_patience`) and goes on under the fence that it has, however long it was away.

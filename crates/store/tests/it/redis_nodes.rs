@@ -148,8 +148,8 @@ async fn with_wait_replicas_nothing_is_answered_that_only_the_master_has() {
     let store = RedisStore::open(options).await.unwrap();
     let made = store.commit(create("log")).await;
     assert!(matches!(made, Err(StoreError::InDoubt(_))), "{made:?}");
-    let troubles = store.health().troubles;
-    assert!(troubles.iter().any(|trouble| trouble.contains("fewer than 1 replicas")), "{troubles:?}");
+    let problems = store.health().problems;
+    assert!(problems.iter().any(|trouble| trouble.contains("fewer than 1 replicas")), "{problems:?}");
     let replica = replica_of(&master);
     let fence = insist(async || store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence)).await;
     store.commit(one("a", fence)).await.unwrap();
