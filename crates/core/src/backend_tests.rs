@@ -126,7 +126,7 @@ fn every_success_starts_the_delays_over() {
 }
 
 #[test]
-fn a_server_that_dies_with_each_handshake_is_dialled_once_a_second_whatever_the_dice_say() {
+fn a_server_that_dies_with_each_handshake_is_dialled_once_a_second_whatever_the_chance() {
     let mut t = now();
     let mut backend = BackendMachine::new(Policy::default());
     backend.start();
@@ -357,7 +357,7 @@ fn a_call_that_breaks_on_a_living_transport_rests_before_it_is_sent_again() {
 }
 
 #[test]
-fn nobody_says_of_a_call_that_may_have_run_that_it_did_not() {
+fn no_answer_says_of_a_call_that_may_have_run_that_it_did_not() {
     let t = now();
     let broken = || {
         let mut backend = in_state("connected", t);

@@ -187,7 +187,7 @@ proptest! {
 
     /// After anything at all, a few looks and messages bring both back together, and until then no node is left waiting.
     #[test]
-    fn two_nodes_find_each_other_again_and_nobody_waits_in_vain(
+    fn two_nodes_find_each_other_again_and_no_caller_waits_in_vain(
         story in prop::collection::vec(acts(), 1..80),
     ) {
         let mut world = World::default();

@@ -107,7 +107,7 @@ fn garbage() -> impl Strategy<Value = Message> {
 }
 
 #[tokio::test]
-async fn a_thousand_frames_of_garbage_harm_nobody() {
+async fn a_thousand_frames_of_garbage_harm_no_client() {
     let mut config = support::config();
     config.limits.bad_frames_max = 1_000_000;
     let server = Server::with(config).await;
@@ -136,7 +136,7 @@ async fn a_thousand_frames_of_garbage_harm_nobody() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_not_websocket_at_all_harm_nobody() {
+async fn bytes_that_are_not_websocket_at_all_harm_no_client() {
     let server = Server::start().await;
     for bytes in
         [&b"\x00\xff\xfe garbage\r\n\r\n"[..], b"GET /ws HTTP/1.1\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n\r\n"]
@@ -302,7 +302,7 @@ async fn a_message_is_as_long_as_what_it_says_however_it_is_written_and_wherever
 }
 
 #[tokio::test]
-async fn somebody_elses_session_does_not_exist() {
+async fn the_session_of_another_principal_does_not_exist() {
     let server = Server::with(with_tokens()).await;
     let mut alice = as_user(&server, "alice-secret").await;
     let session = alice.create().await;

@@ -114,7 +114,7 @@ async fn a_claim_that_is_refused_has_used_its_token_all_the_same() {
 }
 
 #[tokio::test]
-async fn whoever_had_the_session_is_told_what_became_of_it() {
+async fn a_client_that_had_the_session_is_notified_of_what_became_of_it() {
     let server = server().await;
     let (mut loser, first) = session(&server).await;
     let id = loser.session.clone();

@@ -450,7 +450,7 @@ fn every_file_begins_with_what_it_is_for() {
 }
 
 #[test]
-fn the_machines_have_no_clock_no_dice_and_nothing_to_wait_for() {
+fn the_machines_have_no_clock_no_randomness_and_nothing_to_wait_for() {
     hold(
         machines_that_do_more_than_decide,
         "`core` only decides. Take the time, the chance or the wait as an argument:",

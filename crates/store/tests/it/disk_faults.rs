@@ -352,7 +352,7 @@ async fn a_segment_is_removed_once() {
 }
 
 #[tokio::test]
-async fn a_segment_that_somebody_else_removed_is_not_missed() {
+async fn a_segment_that_another_program_removed_is_not_missed() {
     let bench = Bench::new();
     let store = bench.open_keeping(50);
     create(&store, "log").await.unwrap();
@@ -375,7 +375,7 @@ async fn a_segment_that_somebody_else_removed_is_not_missed() {
 }
 
 #[tokio::test]
-async fn a_segment_that_cannot_be_removed_is_told_once_and_stops_nobody() {
+async fn a_segment_that_cannot_be_removed_is_reported_once_and_stops_no_commit() {
     let bench = Bench::new();
     let store = bench.open_keeping(5);
     bench.files.set_removals_fail(true);

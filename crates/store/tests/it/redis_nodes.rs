@@ -237,7 +237,7 @@ async fn sentinels_are_asked_for_the_master_and_followed_to_the_next_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Redis"]
-async fn slots_that_move_while_everybody_writes_cost_nothing() {
+async fn slots_that_move_while_all_write_cost_nothing() {
     let cluster = Cluster::start();
     let store = Arc::new(RedisStore::open(options(&cluster.0[0].url(), PLENTY)).await.unwrap());
     let names: Vec<String> = (0..60).map(|n| format!("log-{n}")).collect();
