@@ -13,7 +13,7 @@ interface Said {
 export function foldHistory(items: Transcript, history: History): Transcript {
   const at = items.map(({ kind }) => kind).lastIndexOf("gap");
   const [before, gap, after] = [items.slice(0, Math.max(0, at)), items[at], items.slice(at + 1)];
-  // Which step is which cannot be told behind a gap that stayed open.
+  // Which step is which is unknown behind a gap that stayed open.
   if (before.some((item) => item.kind === "gap" && !item.filled)) return items;
   const said = saidIn(history);
   const known = before.filter(({ kind }) => kind === "turn").length;

@@ -21,7 +21,7 @@ export function OperationView({ taskId, name }: { taskId: string; name: string }
     };
     client.watchTask(taskId, "0", look, { signal: stop.signal }).then(
       ({ status }) => status === "elsewhere" && (standing.value = { percent: null, words: "watched in another tab" }),
-      // Whether it succeeded stands in the log, which tells it in any case.
+      // Whether it succeeded stands in the log in any case.
       () => {},
     );
     return () => stop.abort();

@@ -14,9 +14,9 @@ const WORDS = {
 } as const;
 
 export function Pill(): VNode {
-  const { state, attempt, retryAtMs, cause, replayed, gap, seat } = connection.value;
+  const { state, attempt, retryAtMs, cause, replayed, gap, mode } = connection.value;
   const facts = [
-    seat === "observe" && state === "connected" ? "watching" : "",
+    mode === "observe" && state === "connected" ? "watching" : "",
     attempt > 0 ? `attempt ${attempt}` : "",
     state === "connected" && replayed !== null && replayed > 0 ? `${replayed} replayed` : "",
     gap !== null ? `${gap.lost} lost` : "",

@@ -22,7 +22,7 @@ function read(hash: string): Route {
   return { page, id: id ? decoded(id) : null };
 }
 
-/** Anybody can type an address; one that means nothing is taken as it is, and found to name nothing. */
+/** An address can be typed; one that means nothing is taken as it is, and found to name nothing. */
 function decoded(id: string): string {
   try {
     return decodeURIComponent(id);

@@ -128,7 +128,7 @@ export function restore(file: File): Promise<void> {
   });
 }
 
-/** Which agents there are to pick from. The server's own description names them, to everybody. */
+/** Which agents there are to pick from. The server's own description names them, without a token. */
 async function loadAgents(): Promise<void> {
   const described = (await fetch("/openapi.json").then((answer) => answer.json(), () => null)) as Described | null;
   const named = described?.components?.schemas?.NewSession?.properties?.agent?.enum ?? [];

@@ -9,7 +9,7 @@ export interface Tool {
   readonly status: "running" | "success" | "failed" | "cancelled" | "unknown";
   readonly text: string;
   readonly durationMs: number | null;
-  /** Of work in the background: the task whose stream tells how far it is. */
+  /** Of work in the background: the task whose stream says how far it is. */
   readonly taskId: string | null;
 }
 

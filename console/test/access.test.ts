@@ -62,7 +62,7 @@ for (const width of [390, 1280]) {
       await form.getByLabel("Headers").fill(`X-Long: ${LONG}`);
       await form.getByRole("button", { name: "Add" }).click();
       await page.getByRole("button", { name: "Remove away" }).click();
-      await page.getByText("Remove it for everybody?").waitFor();
+      await page.getByText("Remove it for all clients?").waitFor();
       await check("a question before a removal", page);
       await page.getByRole("link", { name: "Node", exact: true }).click();
       await page.getByRole("img", { name: /^Events: stored/ }).waitFor();

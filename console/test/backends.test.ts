@@ -103,7 +103,7 @@ test("a server is added by its address, connects, and is removed after one more 
   await page.keyboard.press("Escape");
   await focused(added.getByRole("button", { name: "Remove shelf" }));
   await page.keyboard.press("Enter");
-  await added.getByText("Remove it for everybody?").waitFor();
+  await added.getByText("Remove it for all clients?").waitFor();
   await added.getByRole("button", { name: "Remove shelf" }).click();
   await added.waitFor({ state: "detached" });
   await page.getByText("shelf was removed.").waitFor();
@@ -118,7 +118,7 @@ test("a server of the file says where it stands, is removed after one more quest
   await state("connected");
   await configured.getByText("in the servers file").waitFor();
   await configured.getByRole("button", { name: "Remove library" }).click();
-  await configured.getByText("Remove it for everybody, until it is restored or its entry in the servers file changes?").waitFor();
+  await configured.getByText("Remove it for all clients, until it is restored or its entry in the servers file changes?").waitFor();
   await focused(configured.getByRole("button", { name: "Keep library" }));
   await configured.getByRole("button", { name: "Remove library" }).click();
   await configured.waitFor({ state: "detached" });

@@ -129,7 +129,7 @@ test("a page whose session was forgotten while it was offline comes back with th
   await expect.poll(() => page.locator(".answer .markdown").allTextContents()).toEqual(["remember me", "/echo remember me"]);
 });
 
-test("two tabs that share no connection: the second asks for the seat, takes it over, and the first is told", async () => {
+test("two tabs that share no connection: the second asks to take over, does, and the first is notified", async () => {
   const first = await talking("/long 100000 10", "tok20");
   // Another browser of the same person's, which knows the session.
   const kept = await first.evaluate("localStorage.getItem('bowline')");

@@ -1,4 +1,4 @@
-// The form that adds an MCP server for everybody.
+// The form that adds an MCP server for all clients.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, VNode } from "preact";
@@ -32,7 +32,7 @@ export function Addition({ draft, change, added, cancel }: AdditionProps): VNode
     said.value = "";
     try {
       const { name } = await ask<Backend>("backends", "POST", entry(draft));
-      // Whoever has closed the form meanwhile finds the server in the list.
+      // An operator who has closed the form meanwhile finds the server in the list.
       if (!closed.current) added(name);
     } catch (error) {
       said.value = error instanceof Refused ? `Not added: ${error.message}` : error instanceof Unreadable ? error.message : String(error);

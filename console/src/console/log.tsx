@@ -7,7 +7,7 @@ import { type Following, type Logged, follow } from "../admin.ts";
 import { TokenForm } from "../token.tsx";
 import { counted, figure } from "./words.ts";
 
-/** More lines than these are more than anybody reads, and than a browser likes. */
+/** More lines than these are more than a person reads, and than a browser likes. */
 const LINES_MAX = 500;
 
 export function Log({ path, from, first }: { path: string; from: number; first: number }): VNode {

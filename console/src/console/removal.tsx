@@ -47,7 +47,7 @@ export function Removal({ name, owner, configured, removed }: RemovalProps): VNo
   if (!asking.value) return <button ref={remove} class="small" onClick={() => (asking.value = true)}>Remove<span class="sr-only"> {name}</span></button>;
   return (
     <div class="removal row" role="group" aria-label={`Remove ${name}`} onKeyDown={({ key }) => key === "Escape" && stay()}>
-      <span>Remove it for {owner === null ? "everybody" : owner}{configured ? ", until it is restored or its entry in the servers file changes" : ""}?</span>
+      <span>Remove it for {owner === null ? "all clients" : owner}{configured ? ", until it is restored or its entry in the servers file changes" : ""}?</span>
       <button class="small stop" aria-disabled={busy.value} onClick={() => void go()}>{busy.value ? "Removing …" : "Remove"}<span class="sr-only"> {name}</span></button>
       <button ref={keep} class="small" onClick={stay}>Keep<span class="sr-only"> {name}</span></button>
       <span class="said" role="alert">{said.value}</span>

@@ -1,4 +1,4 @@
-// Everybody's sessions: who has them, how they stand, and what is retained of them.
+// All principals' sessions: whose they are, how they stand, and what is retained of them.
 
 import type { VNode } from "preact";
 import type { AllSessions, AnySessionSummary as Session } from "../../../sdk/typescript/src/generated/answers.ts";

@@ -1,4 +1,4 @@
-// Work in the background: everybody's tasks with a log of their own, and one of those logs.
+// Work in the background: all principals' tasks with a log of their own, and one of those logs.
 
 import type { VNode } from "preact";
 import type { AllTasks, AnyTask as Task } from "../../../sdk/typescript/src/generated/answers.ts";

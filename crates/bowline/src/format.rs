@@ -21,7 +21,7 @@ pub async fn check(store: &Arc<dyn Store>, now_ms: u64) -> anyhow::Result<()> {
         bail!("`{LOG}` cannot be a log's name");
     };
     if let Some(record) = store.record(&log).await? {
-        return match judge(&record.body)? {
+        return match readable_version(&record.body)? {
             FORMAT => Ok(()),
             // From now on it holds what the version before would misread.
             _older => {
@@ -39,7 +39,7 @@ pub async fn check(store: &Arc<dyn Store>, now_ms: u64) -> anyhow::Result<()> {
     match store.commit(commit).await {
         Ok(_) => Ok(()),
         Err(StoreError::Exists) => match store.record(&log).await? {
-            Some(record) => judge(&record.body).map(drop),
+            Some(record) => readable_version(&record.body).map(drop),
             None => Ok(()),
         },
         Err(error) => {
@@ -51,7 +51,7 @@ pub async fn check(store: &Arc<dyn Store>, now_ms: u64) -> anyhow::Result<()> {
 }
 
 /// The format that a mark names, if this version can read it.
-fn judge(body: &[u8]) -> anyhow::Result<u32> {
+fn readable_version(body: &[u8]) -> anyhow::Result<u32> {
     let format = std::str::from_utf8(body).ok().and_then(|text| text.parse::<u32>().ok());
     match format {
         Some(format) if format <= FORMAT => Ok(format),

@@ -83,10 +83,10 @@ pub async fn start(
         calls_of: metrics.backend_calls.clone(),
         seconds_of: metrics.backend_call_seconds.clone(),
     };
-    let neighbours = cluster.map(|cluster| Arc::new(HubPeers(cluster.clone())) as Arc<dyn PeerNodes>);
+    let peers = cluster.map(|cluster| Arc::new(HubPeers(cluster.clone())) as Arc<dyn PeerNodes>);
     let reading = ReadBudget::new(config.half_of_read_memory());
     let options = Options { clock, reading, env: config.env.clone(), ..config.hub.options.clone() };
-    let hub = Hub::start(options, store, Some(Box::new(counts)), neighbours).await?;
+    let hub = Hub::start(options, store, Some(Box::new(counts)), peers).await?;
     if let Some(path) = &config.hub.servers_file {
         let seen = file_watch::take(&hub, path).await;
         tokio::spawn(file_watch::follow(Arc::downgrade(&hub), path.clone(), seen));
@@ -126,16 +126,16 @@ pub fn measure(hub: &Hub, metrics: &Metrics) {
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Backends {
     #[serde(default)]
-    pub backends: Vec<BackendShown>,
+    pub backends: Vec<BackendView>,
     #[serde(default)]
-    pub removed: Vec<RemovedShown>,
+    pub removed: Vec<RemovedBackendView>,
 }
 
 /// An MCP server.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "Backend")]
-pub(crate) struct BackendShown {
+pub(crate) struct BackendView {
     name: String,
     /// Who added it; null if it is for everyone.
     #[serde(default)]
@@ -182,16 +182,16 @@ pub(crate) struct BackendShown {
     tools: usize,
     /// What was called, and how that ended. A node of an older version does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "CallsShown")]
-    calls: Option<CallsShown>,
+    #[schemars(with = "BackendCallsView")]
+    calls: Option<BackendCallsView>,
     /// What the server says of itself, as `serverInfo` and `capabilities`; and what a node of a newer version knows of it.
     #[serde(flatten)]
     more: Map<String, Value>,
 }
 
-impl BackendShown {
+impl BackendView {
     /// The same, as this node shows it.
-    pub(crate) fn of_node(mut self, node: &str) -> BackendShown {
+    pub(crate) fn of_node(mut self, node: &str) -> BackendView {
         self.node = Some(node.to_owned());
         self
     }
@@ -201,7 +201,7 @@ impl BackendShown {
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "BackendCalls")]
-struct CallsShown {
+struct BackendCallsView {
     total: u64,
     /// Under way now.
     open: u64,
@@ -215,7 +215,7 @@ struct CallsShown {
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "RemovedBackend")]
-pub(crate) struct RemovedShown {
+pub(crate) struct RemovedBackendView {
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
@@ -233,10 +233,10 @@ pub(crate) fn status(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// All backends, as operators see them, and those of the servers file that were removed.
-pub(crate) fn shown(hub: &Hub) -> Backends {
+pub(crate) fn backend_views(hub: &Hub) -> Backends {
     let removed = hub.removed().into_iter().map(|removed| serde_json::from_value(removed.to_value()));
     Backends {
-        backends: hub.all().iter().map(|backend| one_shown(hub, backend)).filter_map(readable).collect(),
+        backends: hub.all().iter().map(|backend| backend_view(hub, backend)).filter_map(readable).collect(),
         removed: removed.filter_map(readable).collect(),
     }
 }
@@ -246,14 +246,14 @@ fn readable<T>(read: serde_json::Result<T>) -> Option<T> {
 }
 
 /// One of them. What the hub shows is read as what another node's shows is, so that there is one shape.
-pub(crate) fn one_shown(hub: &Hub, backend: &Backend) -> serde_json::Result<BackendShown> {
-    let mut shown = backend.shown().to_value();
-    shown["configured"] = hub.is_configured(&backend.key).into();
-    shown["calls"] = backend.counts.shown();
-    shown["owner"] = json!(backend.key.owner);
+pub(crate) fn backend_view(hub: &Hub, backend: &Backend) -> serde_json::Result<BackendView> {
+    let mut view = backend.shown().to_value();
+    view["configured"] = hub.is_configured(&backend.key).into();
+    view["calls"] = backend.counts.shown();
+    view["owner"] = json!(backend.key.owner);
     let catalogue = backend.catalogue();
-    shown["tools"] = catalogue.list(bowline_hub::catalogue::ListKind::Tools).len().into();
-    serde_json::from_value(shown)
+    view["tools"] = catalogue.list(bowline_hub::catalogue::ListKind::Tools).len().into();
+    serde_json::from_value(view)
 }
 
 /// The hub's servers as tools for agents.

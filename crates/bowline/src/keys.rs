@@ -86,12 +86,9 @@ impl LoadedKeys {
         Ok(Some(LoadedKeys { ring: file.ring()?, origin: KeyOrigin::File(dir.join(FILE_NAME)) }))
     }
 
-    /// A warning for the operator at the start, if there is one.
-    pub fn warning(&self) -> Option<&'static str> {
-        (self.origin == KeyOrigin::Volatile).then_some(
-            "The key that signs states lives only as long as this process: after a restart, no state that clients hold can \
-             be restored. Set `state.keys`, or use a store on disk.",
-        )
+    /// Whether the key lives only as long as this process, so that after a restart no state that clients hold can be restored.
+    pub fn is_volatile(&self) -> bool {
+        self.origin == KeyOrigin::Volatile
     }
 }
 

@@ -23,7 +23,7 @@ fn a_ring_is_made_once_and_survives_a_restart() {
     let config = on_disk(&dir.path().join("not/there/yet"));
     assert!(LoadedKeys::find(&config).unwrap().is_none(), "looking makes nothing");
     let first = LoadedKeys::load(&config).unwrap();
-    assert_eq!((signer(&first), first.warning()), (signer(&LoadedKeys::load(&config).unwrap()), None));
+    assert_eq!((signer(&first), first.is_volatile()), (signer(&LoadedKeys::load(&config).unwrap()), false));
     let path = dir.path().join("not/there/yet").join(FILE_NAME);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(first.origin, KeyOrigin::File(path));
@@ -89,11 +89,11 @@ fn a_store_in_memory_has_a_key_that_is_warned_about_and_settings_win() {
     let mut config = Config::default();
     config.store.url = StoreUrl::Memory;
     let keys = LoadedKeys::load(&config).unwrap();
-    assert!(keys.origin == KeyOrigin::Volatile && keys.warning().is_some());
+    assert!(keys.origin == KeyOrigin::Volatile && keys.is_volatile());
     assert_ne!(signer(&keys), signer(&LoadedKeys::load(&config).unwrap()));
     config.state.keys = vec![SealKey::new("mine", &[1; 32], false).unwrap()];
     let keys = LoadedKeys::load(&config).unwrap();
-    assert_eq!((signer(&keys), keys.origin.clone(), keys.warning()), ("mine".into(), KeyOrigin::Settings, None));
+    assert_eq!((signer(&keys), keys.origin.clone(), keys.is_volatile()), ("mine".into(), KeyOrigin::Settings, false));
 }
 
 #[test]

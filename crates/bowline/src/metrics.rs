@@ -39,7 +39,7 @@ macro_rules! metrics {
             $(pub $field: metrics!(@type $kind),)*
         }
 
-        /// Every metric as it is scraped: its name and what it tells.
+        /// Every metric as it is scraped: its name and its help text.
         pub const ALL: &[(&str, &str)] = &[$((metrics!(@full $kind $name), $help),)*];
 
         impl Metrics {
@@ -83,7 +83,7 @@ macro_rules! metrics {
 
 metrics! {
     connections: gauge = "connections", "WebSocket connections open now";
-    nodes_lost: counter = "nodes_lost", "Other nodes that were declared dead";
+    nodes_lost: counter = "nodes_lost", "Other nodes on this store that were declared dead";
     connections_accepted: counter = "connections_accepted", "WebSocket connections accepted";
     closes: labelled("code") = "connection_closes", "Connections closed by the server, by close code";
     heartbeat_losses: counter = "heartbeat_losses", "Connections closed after missed heartbeats";
@@ -103,9 +103,9 @@ metrics! {
     events_sent: counter = "events_sent", "Events written to sockets";
     events_replayed: counter = "events_replayed", "Events sent again after a reconnect";
     events_trimmed: labelled("acked") = "events_trimmed", "Events trimmed by retention, by whether the holder had acknowledged them";
-    gaps_told: counter = "gaps_told", "Notices to readers about missing events";
+    gaps_reported: counter = "gaps_reported", "Notices to readers about missing events";
     duplicates_avoided: counter = "duplicates_avoided", "Messages with a known message_id, which ran nothing";
-    acks: counter = "acks", "Acks that moved a position";
+    acks: counter = "acks", "Acks that moved a session's mark";
     buffer_events: gauge = "buffer_events", "Events retained for replay, in all sessions, as of the last sweep";
     buffer_fullest: gauge = "buffer_fullest", "Events retained in the fullest session, as of the last sweep";
     state_exports: counter = "state_exports", "Signed states exported, asked for or as checkpoints";
@@ -118,7 +118,7 @@ metrics! {
     limits_hit: labelled("limit") = "limits_hit", "Times that a limit was reached, by its name";
     send_window_full: counter = "send_window_full", "Times that a reader had to wait because its socket was full";
     runs_active: gauge = "runs_active", "Runs with a live process now";
-    webhooks: labelled("outcome") = "webhooks", "Posts of ends of responses: delivered, retried, given_up";
+    webhooks: labelled("outcome") = "webhooks", "Webhook posts about ended responses, by outcome: delivered, retried, given_up";
     runs: labelled("ending") = "runs", "Runs ended, by ending: answered, failed, cancelled, lost";
     tasks: states("state") = "tasks", "Tasks with a log of their own, by state: running, completed, failed, cancelled";
     streams: gauge = "streams", "HTTP responses that stream events now";

@@ -296,7 +296,7 @@ impl Node {
         if let Some(member) = &member
             && let Err(error) = drive::cluster::send_heartbeat(member, u64::MAX, true).await
         {
-            tracing::warn!(%error, "could not say goodbye to the other nodes; they will notice");
+            tracing::warn!(%error, "the last heartbeat could not be written; other nodes will declare this one dead");
         }
         maintenance.logs.store.close().await;
     }
@@ -304,8 +304,8 @@ impl Node {
 
 fn load_keys(config: &Config) -> anyhow::Result<LoadedKeys> {
     let keys = LoadedKeys::load(config)?;
-    if let Some(warning) = keys.warning() {
-        tracing::warn!("{warning}");
+    if keys.is_volatile() {
+        tracing::warn!("the key that signs states ends with this process; set `state.keys`, or use a store on disk");
     }
     Ok(keys)
 }
@@ -320,17 +320,17 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
         tasks: Retention { events_max: config.stream.events_max, age_max_ms: u64::MAX },
         nodes: Retention::NODES,
     };
-    let hot_bytes = config.half_of_read_memory();
+    let cache_bytes = config.half_of_read_memory();
     match &config.store.url {
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::new(retention))),
-        StoreUrl::Disk(dir) => open_disk(dir.clone(), config, retention, hot_bytes).await,
+        StoreUrl::Disk(dir) => open_disk(dir.clone(), config, retention, cache_bytes).await,
         StoreUrl::Redis(url) => {
             let StoreConfig { wait_replicas, timeout, .. } = config.store;
             let network = config.env.network.clone();
             let options = RedisOptions {
                 wait_replicas,
                 timeout,
-                hot_bytes,
+                cache_bytes,
                 network,
                 ..RedisOptions::new(url.clone(), retention)
             };
@@ -345,13 +345,13 @@ async fn open_disk(
     dir: PathBuf,
     config: &Config,
     retention: Retentions,
-    hot_bytes: usize,
+    cache_bytes: usize,
 ) -> anyhow::Result<Arc<dyn Store>> {
     let sync = match config.store.sync {
         SyncMode::Always => Sync::Always,
         SyncMode::Interval => Sync::Interval { every: SYNC_INTERVAL },
     };
-    let options = DiskOptions { sync, hot_bytes, ..DiskOptions::new(dir, retention).on(config.env.files.clone()) };
+    let options = DiskOptions { sync, cache_bytes, ..DiskOptions::new(dir, retention).on(config.env.files.clone()) };
     let (store, report) = match options.runs {
         Runs::OnThreads => tokio::task::spawn_blocking(move || DiskStore::open(options)).await??,
         Runs::OnRuntime => DiskStore::open(options)?,

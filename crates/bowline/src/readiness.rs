@@ -27,8 +27,8 @@ pub struct StoreHealth {
 }
 
 impl From<Health> for StoreHealth {
-    fn from(Health { writable, loss_window, troubles, quarantined, .. }: Health) -> StoreHealth {
-        StoreHealth { writable, loss_window, troubles, quarantined }
+    fn from(Health { writable, loss_window, problems, quarantined, .. }: Health) -> StoreHealth {
+        StoreHealth { writable, loss_window, troubles: problems, quarantined }
     }
 }
 

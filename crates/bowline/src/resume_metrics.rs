@@ -1,4 +1,4 @@
-//! A reader of a task that comes back: what became of that, counted and told in one line.
+//! A reader of a task that comes back: what became of that, counted and logged in one line.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ impl ResumeMetrics {
     /// One that was refused.
     pub fn refused(metrics: &Metrics, task: &TaskId, refusal: &Refusal) {
         metrics.reconnect_refusals.inc(refusal.code.as_str());
-        tracing::info!(%task, code = %refusal.code, "return refused");
+        tracing::info!(%task, code = %refusal.code, "reconnect refused");
     }
 
     /// It has all that it missed.
@@ -56,6 +56,6 @@ impl ResumeMetrics {
         metrics.events_replayed.inc_by(replayed);
         metrics.reconnect_seconds.observe(elapsed.as_secs_f64());
         let ms = elapsed.as_secs_f64() * 1000.0;
-        tracing::info!(%task, verdict = resume.verdict(), replayed, lost = resume.lost(), ms, "reader returned");
+        tracing::info!(%task, verdict = resume.verdict(), replayed, lost = resume.lost(), ms, "reconnected");
     }
 }

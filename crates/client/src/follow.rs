@@ -67,8 +67,8 @@ impl EventFollower {
         match event.name.as_str() {
             "end" => Ok(FollowEvent::End),
             "error" => {
-                let told: Value = serde_json::from_str(&event.data).unwrap_or_default();
-                let message = told["message"].as_str().unwrap_or("the server ended the stream").to_owned();
+                let body: Value = serde_json::from_str(&event.data).unwrap_or_default();
+                let message = body["message"].as_str().unwrap_or("the server ended the stream").to_owned();
                 Ok(FollowEvent::Refused { message })
             }
             _ => {
@@ -85,7 +85,7 @@ impl EventFollower {
     }
 
     fn path(&self) -> String {
-        // Tasks are told from sessions by how their names begin.
+        // The beginning of its name says whether it is a task or a session.
         let is_task = self.log.starts_with("task_") || self.log.starts_with("turn_");
         let kind = if is_task { "tasks" } else { "sessions" };
         let path = format!("/api/admin/{kind}/{}/events", segment(&self.log));

@@ -68,9 +68,9 @@ impl ServerFrame {
         if !refuses {
             return None;
         }
-        let told = self.word("error_code").unwrap_or_default();
+        let named = self.word("error_code").unwrap_or_default();
         // A code of a later version says no more than that it failed.
-        let code = ErrorCode::ALL.iter().copied().find(|code| code.as_str() == told).unwrap_or(ErrorCode::Internal);
+        let code = ErrorCode::ALL.iter().copied().find(|code| code.as_str() == named).unwrap_or(ErrorCode::Internal);
         Some(Refusal {
             code,
             message: self.text().to_owned(),

@@ -71,7 +71,7 @@ impl BackendMachine {
             backoff: Backoff::new(policy.retry_first, policy.retry_max, policy.retry_jitter),
             retiring: Vec::new(),
             dying: Dying::default(),
-            calls: BackendCalls::new(policy.parked_max),
+            calls: BackendCalls::new(policy.queued_max),
             tickets: Vec::new(),
             last_error: None,
             was_connected: false,
@@ -100,7 +100,7 @@ impl BackendMachine {
         }
     }
 
-    /// How many delays were handed out since the last success; exact, also when it is not told.
+    /// How many delays were handed out since the last success; exact, also when it is not announced.
     pub fn attempt(&self) -> u32 {
         self.backoff.attempt()
     }
@@ -115,7 +115,7 @@ impl BackendMachine {
 
     /// Whether attempts are still few enough for each to be announced.
     pub fn tells_each_attempt(&self) -> bool {
-        self.backoff.attempt() <= outage::TOLD_ATTEMPTS
+        self.backoff.attempt() <= outage::ANNOUNCED_ATTEMPTS
     }
 
     pub fn last_error(&self) -> Option<&str> {
@@ -172,10 +172,10 @@ impl BackendMachine {
         generation: Generation,
         call: QueuedCallId,
         reason: &str,
-        dice: f64,
+        chance: f64,
     ) {
         let returned = self.calls.take_sent(call, generation);
-        self.handle_lost(now, generation, reason, dice);
+        self.handle_lost(now, generation, reason, chance);
         let Some(mut call) = returned else { return };
         if !call.spend_send() {
             self.fail(&call, CallFailure::NotExecuted { reason: reason.to_owned() });
@@ -207,7 +207,7 @@ impl BackendMachine {
 
     /// A transport is gone. Only the live one matters; an old one takes its own calls with it, and one that is only being
     /// dialled has failed. Each call on it may know better than we do what became of it, and has a moment to say so.
-    pub fn handle_lost(&mut self, now: Instant, generation: Generation, reason: &str, dice: f64) {
+    pub fn handle_lost(&mut self, now: Instant, generation: Generation, reason: &str, chance: f64) {
         let before = self.retiring.len();
         self.retiring.retain(|old| old.generation != generation);
         if self.retiring.len() < before {
@@ -218,7 +218,7 @@ impl BackendMachine {
         }
         if self.dialling() == Some(generation) {
             let error = DialError::Passing { reason: reason.to_owned(), retry_after: None };
-            self.dial_failed(now, error, dice);
+            self.dial_failed(now, error, chance);
             return self.answer_tickets();
         }
         if let State::Connected { live, since, replacing } = self.state
@@ -234,14 +234,14 @@ impl BackendMachine {
                 // A backend that dies as soon as it is connected is still dialled once in this time at most.
                 None => {
                     let rest = (since + self.policy.retry_first).saturating_duration_since(now);
-                    self.wait(now, &mut away, Some(rest), dice);
+                    self.wait(now, &mut away, Some(rest), chance);
                 }
             }
             self.state = State::Reconnecting(away);
         }
     }
 
-    pub fn handle_dialled(&mut self, now: Instant, generation: Generation, result: Result<(), DialError>, dice: f64) {
+    pub fn handle_dialled(&mut self, now: Instant, generation: Generation, result: Result<(), DialError>, chance: f64) {
         if self.dialling() != Some(generation) {
             // This dial is not awaited any more.
             if result.is_ok() && self.live() != Some(generation) {
@@ -251,7 +251,7 @@ impl BackendMachine {
         }
         match result {
             Ok(()) => self.connected(now, generation),
-            Err(error) => self.dial_failed(now, error, dice),
+            Err(error) => self.dial_failed(now, error, chance),
         }
         self.answer_tickets();
     }
@@ -383,13 +383,13 @@ impl BackendMachine {
         self.was_connected = true;
         self.last_error = None;
         self.backoff.reset();
-        for call in self.calls.take_parked() {
+        for call in self.calls.take_queued() {
             self.send(generation, call);
         }
         self.retire_idle();
     }
 
-    fn dial_failed(&mut self, now: Instant, error: DialError, dice: f64) {
+    fn dial_failed(&mut self, now: Instant, error: DialError, chance: f64) {
         let (reason, retry_after) = match error {
             DialError::Passing { reason, retry_after } => {
                 (reason, retry_after.map(|wait| wait.min(self.policy.retry_after_max)))
@@ -401,7 +401,7 @@ impl BackendMachine {
                     return;
                 }
                 self.state = State::Error;
-                return self.fail_parked(now);
+                return self.fail_queued(now);
             }
         };
         self.last_error = Some(reason);
@@ -412,12 +412,12 @@ impl BackendMachine {
                 return;
             }
             State::Reconnecting(mut away) => {
-                self.wait(now, &mut away, retry_after, dice);
+                self.wait(now, &mut away, retry_after, chance);
                 self.state = State::Reconnecting(away);
             }
             State::Connecting { .. } | State::Disconnected { .. } | State::Error => {
                 let mut away = Outage::since(now);
-                self.wait(now, &mut away, retry_after, dice);
+                self.wait(now, &mut away, retry_after, chance);
                 self.state = State::Reconnecting(away);
             }
         }
@@ -426,7 +426,7 @@ impl BackendMachine {
             self.fail(&call, outcome.clone());
         }
         if let State::Reconnecting(away) = &mut self.state
-            && self.calls.has_parked()
+            && self.calls.has_queued()
             && retry_after.is_none()
         {
             away.hurry(now + self.policy.retry_waited_for);
@@ -434,11 +434,11 @@ impl BackendMachine {
     }
 
     /// Plans the next attempt, not before `at_least`. A dial that a call brought forward does not push the planned one back.
-    fn wait(&mut self, now: Instant, away: &mut Outage, at_least: Option<Duration>, dice: f64) {
+    fn wait(&mut self, now: Instant, away: &mut Outage, at_least: Option<Duration>, chance: f64) {
         if away.keep_plan(now, at_least) {
             return;
         }
-        let delay = self.backoff.next(dice).max(at_least.unwrap_or_default());
+        let delay = self.backoff.next(chance).max(at_least.unwrap_or_default());
         let attempt = self.backoff.attempt();
         if away.plan(now, delay, attempt) {
             self.tell(BackendNotice::Reconnecting { attempt, next_retry: delay });
@@ -471,7 +471,7 @@ impl BackendMachine {
         self.tell(BackendNotice::Disconnected { intentional: true });
         self.last_error = None;
         self.backoff.reset();
-        self.fail_parked(now);
+        self.fail_queued(now);
         self.answer_tickets();
     }
 
@@ -491,8 +491,8 @@ impl BackendMachine {
         self.outputs.extend(idle.into_iter().map(|old| Output::Retire(old.generation)));
     }
 
-    fn tell(&mut self, told: BackendNotice) {
-        self.outputs.push_back(Output::Tell(told));
+    fn tell(&mut self, notice: BackendNotice) {
+        self.outputs.push_back(Output::Tell(notice));
     }
 }
 

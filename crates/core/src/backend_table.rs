@@ -5,7 +5,7 @@ use super::*;
 
 const S: Duration = Duration::from_secs(1);
 
-/// A machine in the named state, with call 1 parked or in flight where that can be.
+/// A machine in the named state, with call 1 queued or in flight where that can be.
 pub(super) fn in_state(name: &str, t: Instant) -> BackendMachine {
     let mut backend = BackendMachine::new(Policy::default());
     match name {

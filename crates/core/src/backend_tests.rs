@@ -34,7 +34,7 @@ pub(super) fn drain(backend: &mut BackendMachine) -> String {
             Output::Fail { call, outcome } => format!("fail {call} {}", outcome_word(&outcome)),
             Output::Retire(g) => format!("retire {}", g.0),
             Output::Redialled { ticket, success } => format!("redialled {ticket} {success}"),
-            Output::Tell(told) => match told {
+            Output::Tell(notices) => match notices {
                 BackendNotice::Connected => "connected".into(),
                 BackendNotice::Disconnected { intentional } => format!("disconnected {intentional}"),
                 BackendNotice::Reconnecting { attempt, next_retry } => {
@@ -66,14 +66,14 @@ fn a_backend_that_is_away_for_good_is_tried_for_ever_at_growing_distances_and_to
     let mut t = now();
     let mut backend = BackendMachine::new(Policy::default());
     backend.start();
-    let mut told = Vec::new();
+    let mut notices = Vec::new();
     let mut delays = Vec::new();
     backend.handle_dialled(t, backend.newest, refused(), MIDDLE);
     let began = t;
     while t < began + 24 * 3600 * S {
         while let Some(output) = backend.poll_output() {
             if let Output::Tell(BackendNotice::Reconnecting { attempt, .. }) = output {
-                told.push((attempt, t - began));
+                notices.push((attempt, t - began));
             }
         }
         let due = backend.poll_timeout().unwrap();
@@ -84,20 +84,20 @@ fn a_backend_that_is_away_for_good_is_tried_for_ever_at_growing_distances_and_to
     }
     assert_eq!(delays[..9], [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 180.0]);
     assert!(delays[9..].iter().all(|delay| *delay == 180.0));
-    assert_eq!(told[..8].iter().map(|(attempt, _)| *attempt).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7, 8]);
-    let later: Vec<f64> = told[8..].windows(2).map(|pair| (pair[1].1 - pair[0].1).as_secs_f64()).collect();
+    assert_eq!(notices[..8].iter().map(|(attempt, _)| *attempt).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    let later: Vec<f64> = notices[8..].windows(2).map(|pair| (pair[1].1 - pair[0].1).as_secs_f64()).collect();
     assert!(later.iter().all(|distance| *distance >= 1800.0), "{later:?}");
-    assert!(told.len() < 8 + 49, "{} events in a day", told.len());
+    assert!(notices.len() < 8 + 49, "{} events in a day", notices.len());
     assert_eq!(backend.attempt() as usize, delays.len() + 1, "the exact attempt is always known");
 }
 
 #[test]
 fn jitter_stays_within_a_tenth() {
     let t = now();
-    for (dice, ms) in [(0.0, 900), (1.0, 1100)] {
+    for (chance, ms) in [(0.0, 900), (1.0, 1100)] {
         let mut backend = BackendMachine::new(Policy::default());
         backend.start();
-        backend.handle_dialled(t, G1, refused(), dice);
+        backend.handle_dialled(t, G1, refused(), chance);
         assert_eq!(backend.next_retry(t), Some(Duration::from_millis(ms)));
     }
 }
@@ -126,14 +126,14 @@ fn every_success_starts_the_delays_over() {
 }
 
 #[test]
-fn a_server_that_dies_with_each_handshake_is_dialled_once_a_second_whatever_the_dice_say() {
+fn a_server_that_dies_with_each_handshake_is_dialled_once_a_second_whatever_the_chance() {
     let mut t = now();
     let mut backend = BackendMachine::new(Policy::default());
     backend.start();
-    for dice in [0.0, 0.1, 0.5, 1.0] {
-        backend.handle_dialled(t, backend.newest, Ok(()), dice);
-        backend.handle_lost(t, backend.newest, "eof", dice);
-        assert!(backend.next_retry(t) >= Some(S), "{dice}: {:?}", backend.next_retry(t));
+    for chance in [0.0, 0.1, 0.5, 1.0] {
+        backend.handle_dialled(t, backend.newest, Ok(()), chance);
+        backend.handle_lost(t, backend.newest, "eof", chance);
+        assert!(backend.next_retry(t) >= Some(S), "{chance}: {:?}", backend.next_retry(t));
         t = backend.poll_timeout().unwrap();
         backend.handle_timeout(t);
     }
@@ -357,7 +357,7 @@ fn a_call_that_breaks_on_a_living_transport_rests_before_it_is_sent_again() {
 }
 
 #[test]
-fn nobody_says_of_a_call_that_may_have_run_that_it_did_not() {
+fn no_answer_says_of_a_call_that_may_have_run_that_it_did_not() {
     let t = now();
     let broken = || {
         let mut backend = in_state("connected", t);
@@ -394,7 +394,7 @@ fn nobody_says_of_a_call_that_may_have_run_that_it_did_not() {
 #[test]
 fn parking_is_bounded_and_ends_with_the_deadline() {
     let t = now();
-    let mut backend = BackendMachine::new(Policy { parked_max: 1, ..Policy::default() });
+    let mut backend = BackendMachine::new(Policy { queued_max: 1, ..Policy::default() });
     backend.start();
     backend.handle_call(t, call(1, t));
     backend.handle_call(t, call(2, t));

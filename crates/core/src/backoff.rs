@@ -24,7 +24,7 @@ impl Backoff {
         Backoff { at_once_within: Some(jitter_max), ..self }
     }
 
-    /// The delay before the next attempt. `chance` is uniform in 0..1; the dice are the caller's.
+    /// The delay before the next attempt. `chance` is uniform in 0..1; the caller draws it.
     pub fn next(&mut self, chance: f64) -> Duration {
         let chance = chance.clamp(0.0, 1.0);
         let attempt = self.attempt;

@@ -1,4 +1,4 @@
-//! Whether a connected backend answers: asked now and then, told after three misses, and never a reason to reconnect.
+//! Whether a connected backend answers: asked now and then, reported after three misses, and never a reason to reconnect.
 
 use std::time::{Duration, Instant};
 
@@ -63,10 +63,10 @@ impl HealthCheck {
     }
 
     /// A connection is there: what was counted on the last one is void.
-    pub fn resume(&mut self, now: Instant, dice: f64) {
+    pub fn resume(&mut self, now: Instant, chance: f64) {
         self.failures = 0;
         self.last_error = None;
-        self.wait(now, dice);
+        self.wait(now, chance);
     }
 
     pub fn pause(&mut self) {
@@ -75,7 +75,7 @@ impl HealthCheck {
     }
 
     /// A check or any call went well.
-    pub fn handle_good(&mut self, now: Instant, dice: f64) -> Option<HealthEvent> {
+    pub fn handle_good(&mut self, now: Instant, chance: f64) -> Option<HealthEvent> {
         let was_degraded = self.is_degraded();
         if self.phase == CheckPhase::Paused {
             return None;
@@ -83,17 +83,17 @@ impl HealthCheck {
         self.failures = 0;
         self.last_error = None;
         if let CheckPhase::Asking { .. } = self.phase {
-            self.wait(now, dice);
+            self.wait(now, chance);
         }
         was_degraded.then_some(HealthEvent::Restored)
     }
 
     /// A check went wrong.
-    pub fn handle_bad(&mut self, now: Instant, reason: &str, dice: f64) -> Option<HealthEvent> {
+    pub fn handle_bad(&mut self, now: Instant, reason: &str, chance: f64) -> Option<HealthEvent> {
         let CheckPhase::Asking { .. } = self.phase else { return None };
         self.failures += 1;
         self.last_error = Some(reason.to_owned());
-        self.wait(now, dice);
+        self.wait(now, chance);
         (self.failures == FAILURES_MAX)
             .then(|| HealthEvent::Degraded { failures: self.failures, last_error: reason.to_owned() })
     }
@@ -106,21 +106,21 @@ impl HealthCheck {
         }
     }
 
-    pub fn handle_timeout(&mut self, now: Instant, dice: f64) -> Option<HealthEvent> {
+    pub fn handle_timeout(&mut self, now: Instant, chance: f64) -> Option<HealthEvent> {
         match self.phase {
             CheckPhase::Waiting { due } if due <= now => {
                 self.phase = CheckPhase::Asking { until: now + self.timeout };
                 Some(HealthEvent::Ask)
             }
             CheckPhase::Asking { until } if until <= now => {
-                self.handle_bad(now, "the check was not answered in time", dice)
+                self.handle_bad(now, "the check was not answered in time", chance)
             }
             _ => None,
         }
     }
 
-    fn wait(&mut self, now: Instant, dice: f64) {
-        let factor = 1.0 + JITTER * (2.0 * dice.clamp(0.0, 1.0) - 1.0);
+    fn wait(&mut self, now: Instant, chance: f64) {
+        let factor = 1.0 + JITTER * (2.0 * chance.clamp(0.0, 1.0) - 1.0);
         self.phase = CheckPhase::Waiting { due: now + self.interval.mul_f64(factor) };
     }
 }
@@ -152,9 +152,9 @@ mod tests {
         }
         ask(&mut health, &mut t);
         // Silence counts as a failure when the time is over.
-        let told = health.handle_timeout(t + 60 * S, 0.5);
+        let event = health.handle_timeout(t + 60 * S, 0.5);
         let last_error = "the check was not answered in time".to_owned();
-        assert_eq!(told, Some(HealthEvent::Degraded { failures: 3, last_error }));
+        assert_eq!(event, Some(HealthEvent::Degraded { failures: 3, last_error }));
         ask(&mut health, &mut t);
         assert_eq!(health.handle_bad(t, "no", 0.5), None);
         assert_eq!((health.word(), health.failures()), ("degraded", 4));
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn checks_come_every_interval_give_or_take_a_tenth() {
         let t = now();
-        for (dice, seconds) in [(0.0, 108), (0.5, 120), (1.0, 132)] {
+        for (chance, seconds) in [(0.0, 108), (0.5, 120), (1.0, 132)] {
             let mut health = HealthCheck::new(120 * S, 60 * S);
-            health.resume(t, dice);
+            health.resume(t, chance);
             assert_eq!(health.poll_timeout(), Some(t + seconds * S));
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bowline_mutant::mutant;
 use bowline_protocol::ClientId;
 
-/// How long a silent holder is given to answer a probe before the claimant takes its place.
+/// How long a silent holder is given to answer a probe before the attacher takes its place.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection that holds or wants to hold, as the driver numbers them.
@@ -25,19 +25,19 @@ struct CurrentHolder {
 
 #[derive(Clone, Debug)]
 struct Probe {
-    claimants: Vec<CurrentHolder>,
+    attachers: Vec<CurrentHolder>,
     until: Instant,
 }
 
 /// The answer to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimAnswer {
-    /// The claimant holds it now; the previous holder must be notified, and so must those who waited for a probe: they
+    /// The attacher holds it now; the previous holder must be notified, and so must those who waited for a probe: they
     /// lose to a live connection.
     Granted { superseded: Option<ConnectionKey>, refused: Vec<ConnectionKey> },
-    /// Ask this holder whether it is alive; the claimant waits.
+    /// Ask this holder whether it is alive; the attacher waits.
     Probe { holder: ConnectionKey },
-    /// A probe is under way already; the claimant waits with the others.
+    /// A probe is under way already; the attacher waits with the others.
     Wait,
 }
 
@@ -65,24 +65,24 @@ impl Hold {
         client_id: Option<ClientId>,
         take_over: bool,
     ) -> ClaimAnswer {
-        let claimant = CurrentHolder { connection, client_id };
+        let attacher = CurrentHolder { connection, client_id };
         if let Some(probe) = &mut self.probe {
             // A connection that asks again means its newest question.
-            probe.claimants.retain(|waiting| waiting.connection != connection);
+            probe.attachers.retain(|waiting| waiting.connection != connection);
         }
         let Some(holder) = &self.holder else {
-            self.holder = Some(claimant);
+            self.holder = Some(attacher);
             return ClaimAnswer::Granted { superseded: None, refused: Vec::new() };
         };
         let same_connection = holder.connection == connection;
-        let same_client = claimant.client_id.is_some() && holder.client_id == claimant.client_id;
+        let same_client = attacher.client_id.is_some() && holder.client_id == attacher.client_id;
         if mutant("keep-the-old-holder") && take_over && !same_connection {
             return ClaimAnswer::Granted { superseded: None, refused: Vec::new() };
         }
         if same_connection || same_client || take_over {
             let superseded = Some(holder.connection).filter(|_| !same_connection);
-            self.holder = Some(claimant);
-            let waiting = self.probe.take().map(|probe| probe.claimants).unwrap_or_default();
+            self.holder = Some(attacher);
+            let waiting = self.probe.take().map(|probe| probe.attachers).unwrap_or_default();
             return ClaimAnswer::Granted {
                 superseded,
                 refused: waiting.into_iter().map(|waiting| waiting.connection).collect(),
@@ -90,12 +90,12 @@ impl Hold {
         }
         match &mut self.probe {
             Some(probe) => {
-                probe.claimants.push(claimant);
+                probe.attachers.push(attacher);
                 ClaimAnswer::Wait
             }
             None => {
                 let holder = holder.connection;
-                self.probe = Some(Probe { claimants: vec![claimant], until: now + PROBE_TIMEOUT });
+                self.probe = Some(Probe { attachers: vec![attacher], until: now + PROBE_TIMEOUT });
                 ClaimAnswer::Probe { holder }
             }
         }
@@ -107,16 +107,16 @@ impl Hold {
             return None;
         }
         let probe = self.probe.take()?;
-        let refused = probe.claimants.into_iter().map(|claimant| claimant.connection).collect();
+        let refused = probe.attachers.into_iter().map(|attacher| attacher.connection).collect();
         Some(ProbeOutcome { granted: None, superseded: None, refused })
     }
 
     /// A connection went away, or let go of the session.
     pub fn handle_gone(&mut self, connection: ConnectionKey) -> Option<ProbeOutcome> {
         if let Some(probe) = &mut self.probe {
-            probe.claimants.retain(|claimant| claimant.connection != connection);
-            if probe.claimants.is_empty() {
-                // There is no claimant any more, so the holder keeps the session.
+            probe.attachers.retain(|attacher| attacher.connection != connection);
+            if probe.attachers.is_empty() {
+                // There is no attacher any more, so the holder keeps the session.
                 self.probe = None;
             }
         }
@@ -138,11 +138,11 @@ impl Hold {
         self.settle(superseded)
     }
 
-    /// The hold is free: the newest claimant gets it, the others lose to a live connection.
+    /// The hold is free: the newest attacher gets it, the others lose to a live connection.
     fn settle(&mut self, superseded: Option<ConnectionKey>) -> Option<ProbeOutcome> {
-        let mut claimants = self.probe.take()?.claimants;
-        let granted = claimants.pop();
-        let refused = claimants.into_iter().map(|claimant| claimant.connection).collect();
+        let mut attachers = self.probe.take()?.attachers;
+        let granted = attachers.pop();
+        let refused = attachers.into_iter().map(|attacher| attacher.connection).collect();
         self.holder.clone_from(&granted);
         Some(ProbeOutcome { granted: granted.map(|holder| holder.connection), superseded, refused })
     }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_holder_keeps_its_seat_and_a_silent_one_loses_it() {
+    fn a_live_holder_keeps_the_session_and_a_silent_one_loses_it() {
         let t0 = now();
         let mut hold = Hold::default();
         assert_eq!(hold.claim(t0, 1, client("a"), false), granted(None));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_holder_leaves_during_a_probe_the_newest_claimant_gets_the_seat() {
+    fn when_the_holder_leaves_during_a_probe_the_newest_attacher_gets_the_hold() {
         let t0 = now();
         let mut hold = Hold::default();
         hold.claim(t0, 1, client("a"), false);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimant_that_leaves_takes_its_claim_with_it() {
+    fn an_attacher_that_leaves_takes_its_claim_with_it() {
         let t0 = now();
         let mut hold = Hold::default();
         hold.claim(t0, 1, client("a"), false);

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::resume::Resume;
 
-/// The most events asked of the log at once; small enough that one busy session does not starve its neighbours on the
+/// The most events asked of the log at once; small enough that one busy session does not starve others on the
 /// same connection, large enough that one flush carries many.
 pub const READ_EVENTS_MAX: usize = 512;
 

@@ -51,7 +51,7 @@ impl Listing {
     }
 
     /// A fetch ended, with everything or not.
-    pub fn handle_fetched(&mut self, now: Instant, whole: bool, dice: f64) {
+    pub fn handle_fetched(&mut self, now: Instant, whole: bool, chance: f64) {
         let again = self.phase == ListingPhase::Again;
         if whole {
             self.backoff.reset();
@@ -59,7 +59,7 @@ impl Listing {
         self.phase = match (again, whole) {
             (true, _) => ListingPhase::Waiting { due: self.earliest(now) },
             (false, true) => ListingPhase::Idle,
-            (false, false) => ListingPhase::Waiting { due: now + self.backoff.next(dice) },
+            (false, false) => ListingPhase::Waiting { due: now + self.backoff.next(chance) },
         };
     }
 

@@ -200,7 +200,7 @@ impl<N: Ord + Clone> NodeExchange<N> {
 
     /// A peer says that it has declared this incarnation of this node dead. True if that is the one which reads it: it
     /// has to [`renew`](NodeExchange::renew) itself.
-    pub fn is_told_dead(&self, incarnation: u64) -> bool {
+    pub fn was_declared_dead(&self, incarnation: u64) -> bool {
         incarnation >= self.incarnation
     }
 

@@ -90,7 +90,7 @@ impl World {
         }
         if let Body::Dead(incarnation) = body {
             // Also from one that is dead to us: two who declared each other dead would tell each other for ever.
-            if self.nodes[at].exchange.is_told_dead(incarnation) {
+            if self.nodes[at].exchange.was_declared_dead(incarnation) {
                 return self.renew(at);
             }
             if verdict != MessageVerdict::AfterGap {
@@ -187,7 +187,7 @@ proptest! {
 
     /// After anything at all, a few looks and messages bring both back together, and until then no node is left waiting.
     #[test]
-    fn two_nodes_find_each_other_again_and_nobody_waits_in_vain(
+    fn two_nodes_find_each_other_again_and_no_caller_waits_in_vain(
         story in prop::collection::vec(acts(), 1..80),
     ) {
         let mut world = World::default();

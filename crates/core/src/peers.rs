@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_not_dead_because_nobody_could_look() {
+    fn a_node_is_not_dead_because_no_node_could_look() {
         let (start, mut peers) = (t0(), Peers::new(PATIENCE));
         assert!(watch(&mut peers, start, (0, 2500), &[("a", beat(1))]).is_empty());
         assert!(peers.handle_look(start + ms(60_000), [("a", beat(1))]).is_empty(), "it could not beat either");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_at_the_inbox_is_death_only_if_it_stays_so() {
+    fn an_inbox_without_readers_is_death_only_if_it_stays_so() {
         let (start, mut peers) = (t0(), Peers::new(PATIENCE));
         peers.handle_look(start, [("a", beat(1))]);
         assert!(!peers.handle_listeners(start, &"a", false));

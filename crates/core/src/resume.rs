@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_acked_is_owed_though_the_log_has_begun_a_new_epoch() {
+    fn what_no_holder_has_acked_is_owed_though_the_log_has_begun_a_new_epoch() {
         // The log is retained from 3 on, and 8 was the first event of the new epoch.
         let extent = extent(8, 3, 12);
         let behind = |mark: &str| Resume::behind_mark(&extent, &Cursor::parse(mark).unwrap());

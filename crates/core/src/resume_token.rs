@@ -78,7 +78,7 @@ mod tests {
         /// Tokens are numbered as they are given out. Whatever is used in whatever order, one that was given out before the
         /// newest used one is never good again, and the client that came last can always come back, also if the answer was lost.
         #[test]
-        fn nobody_is_locked_out_and_nothing_used_up_comes_back(
+        fn no_client_is_locked_out_and_nothing_used_up_comes_back(
             steps in proptest::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..60),
         ) {
             let name = |n: usize| format!("t{n}");

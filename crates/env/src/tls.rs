@@ -48,7 +48,7 @@ fn roots() -> io::Result<Arc<RootCertStore>> {
     Ok(ROOTS.get_or_init(|| Arc::new(roots)).clone())
 }
 
-/// The protocol that a server is told of during the handshake.
+/// The protocol that a client offers during the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alpn {
     Nothing,

@@ -59,6 +59,27 @@
 //! Around these: [`agent`] is what agents inside the server call, [`catalogue`] the lists of a server as they were last seen, `lifecycle` the
 //! start and the end of the hub, [`peers`] the other nodes, `seal` what clients bring back. [`fields`], [`sse`] and `scan` read JSON,
 //! Server-Sent Events and lines of limited length.
+//!
+//! # Decisions
+//!
+//! **A call needs no task.** It waits for its transport in its caller's own task. A task per call and a message to it and back were
+//! four wake-ups, which cost more than the call.
+//!
+//! **The actor of a hub's session does not write for its calls.** They commit by themselves, each with a copy of the actor's lease;
+//! two wake-ups around each message would cost more than the message. The actor takes the lease, writes down what servers say
+//! outside of calls, and takes a new lease when a call has found the old one void.
+//!
+//! **Who waits for an answer drives the connection** (`env/http/wire`). Common clients have a task for each connection, and spawn
+//! another one for each call. All requests go out on connections of hyper's that have none: what is said on them wakes the task
+//! that waits, and to give up a request is to close its connection. A task must not wake itself either (`bowline/http/own_wakes`):
+//! tokio then rouses another thread to help. And calls share one timer for what is due after 100 ms (`hub/call/slow_calls`).
+//!
+//! **A program runs once for each client.** A process of the older revision is one session, and its questions name no client. The
+//! first client has the process that the hub needs anyway; in a shared one, a question that may be one client's or another's is
+//! refused.
+//!
+//! **A POST to a program is not pooled.** On a kept connection, a request that fails may have been read or not; on a new one, a
+//! failure to connect is proof that nothing was taken.
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
 mod actors;

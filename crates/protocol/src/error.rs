@@ -45,7 +45,7 @@ codes! {
     MessageTooLarge = "MESSAGE_TOO_LARGE", FixRequest, 413, "The message or body is larger than its limit.";
     RateLimited = "RATE_LIMITED", RetryLater, 429, "More than a limit allows at once: frames per second, streams, running tasks.";
     Unauthorized = "UNAUTHORIZED", Authenticate, 401, "No credential, or one that is wrong or has expired.";
-    SessionNotFound = "SESSION_NOT_FOUND", CreateNewSession, 404, "No such session, or it is somebody else's.";
+    SessionNotFound = "SESSION_NOT_FOUND", CreateNewSession, 404, "No such session, or it is another principal's.";
     SessionExpired = "SESSION_EXPIRED", CreateNewSession, 410, "The session was quiet for longer than session.ttl.";
     SessionInactive = "SESSION_INACTIVE", CreateNewSession, 409, "The session was ended or superseded.";
     SessionAlreadyActive = "SESSION_ALREADY_ACTIVE", TakeOver, 409, "Another live connection holds the session.";
@@ -65,7 +65,7 @@ codes! {
     ReplayGap = "REPLAY_GAP", RequestState, 410, "Events after the cursor are no longer retained.";
     EpochMismatch = "EPOCH_MISMATCH", RequestState, 410, "The cursor belongs to another incarnation of the log.";
     CursorAhead = "CURSOR_AHEAD", Reconnect, 409, "The cursor is beyond what was sent or exists.";
-    TaskNotFound = "TASK_NOT_FOUND", None, 404, "No such task, or it is somebody else's.";
+    TaskNotFound = "TASK_NOT_FOUND", None, 404, "No such task, or it is another principal's.";
     TaskExpired = "TASK_EXPIRED", None, 410, "The task's stream was kept for stream.ttl and is gone.";
     TaskEnded = "TASK_ENDED", None, 409, "The task has ended; nothing can be added to it.";
     IdempotencyConflict = "IDEMPOTENCY_CONFLICT", FixRequest, 409, "The same key was used before with another body.";

@@ -118,7 +118,7 @@ pub fn unescaped(body: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| whole_characters(error.as_bytes()))
 }
 
-/// Half a pair has three bytes, of which the first is told from all that characters begin with.
+/// Half a pair has three bytes, of which the first differs from all that characters begin with.
 fn whole_characters(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

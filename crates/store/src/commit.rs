@@ -11,7 +11,7 @@ use bytes::Bytes;
 pub struct Fence(pub u64);
 
 impl Fence {
-    /// That of a log which was never leased, and is open to all: a node's inbox and its sign of life, a lock, a name.
+    /// That of a log which was never leased, and is open to all: a node's inbox and its heartbeat, a lock, a name.
     ///
     /// Many may write such a log at the same time, and a commit whose answer was lost may take effect later than the
     /// ones after it. So what is written must be right in any order and when repeated: because it is numbered by its
@@ -100,7 +100,7 @@ pub enum LogKind {
     Mcp = 5,
     /// What the MCP hub itself has to remember.
     Hub = 6,
-    /// A running server: the log is its inbox, the record its sign of life.
+    /// A running server: the log is its inbox, the record its heartbeat.
     Node = 7,
 }
 

@@ -105,11 +105,11 @@ macro_rules! contract {
         $each!(a_log_is_created_once_and_must_exist);
         $each!(the_newest_fence_wins);
         $each!(the_fence_of_the_creator_holds_until_a_higher_one_comes);
-        $each!(a_lease_is_taken_from_nobody_but_its_holder_and_whom_the_claim_names);
-        $each!(of_many_claimants_one_is_granted_each_fence);
-        $each!(what_is_given_back_is_anybodys_and_only_its_holder_can);
+        $each!(a_lease_is_taken_only_from_the_claimed_holder_or_by_the_holder);
+        $each!(of_many_claims_one_is_granted_each_fence);
+        $each!(a_lease_is_given_back_by_its_holder_only);
         $each!(a_fence_that_was_not_granted_ends_the_holding);
-        $each!(whether_anybody_waits_for_a_log_can_be_asked);
+        $each!(whether_a_log_has_waiting_readers_can_be_asked);
         $each!(the_holder_goes_with_the_log_but_not_with_its_contents);
         $each!(reads_keep_to_their_limits_but_give_at_least_one_event);
         $each!(retention_by_count_lets_go_of_the_oldest);
@@ -120,9 +120,9 @@ macro_rules! contract {
         $each!(items_come_by_key_and_by_prefix_in_order);
         $each!(records_are_listed_and_counted_by_owner_and_kind);
         $each!(records_are_visited_in_the_order_of_their_last_touch);
-        $each!(whoever_subscribes_and_then_looks_misses_nothing);
-        $each!(whoever_follows_a_log_sees_each_commit_after_its_wake_up);
-        $each!(whoever_follows_a_log_learns_that_it_goes_on_in_another_epoch);
+        $each!(a_reader_that_subscribes_and_then_looks_misses_nothing);
+        $each!(a_follower_sees_each_commit_after_its_wake_up);
+        $each!(a_follower_learns_that_its_log_goes_on_in_another_epoch);
         $each!(concurrent_commits_get_numbers_without_holes);
         $each!(many_logs_can_be_written_at_once);
     };

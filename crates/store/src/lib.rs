@@ -77,7 +77,7 @@
 //!
 //! ## When it fails
 //!
-//! How troubles surface is the same for all stores: `Full` refuses the commit and heals when there is room, which each
+//! How problems surface is the same for all stores: `Full` refuses the commit and heals when there is room, which each
 //! sweep looks for; `ReadOnly` follows a failed sync and lasts until a restart, because a second sync may say "yes"
 //! about pages that the kernel has already dropped; `Quarantined` concerns one log; `Unavailable` did nothing and heals
 //! when Redis is back, and `InDoubt` may have done something (see [`redis`]). `Health` tells the operator, and says in one
@@ -191,7 +191,7 @@ pub trait Directory: Send + Sync {
     /// How many records [`list`](Directory::list) would give, without fetching them.
     async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError>;
 
-    /// The right to write to a log, if it has no holder, or the claimant is the holder, or the one whom it names. Each grant is
+    /// The right to write to a log, if it has no holder, or the claim is by the holder, or names it. Each grant is
     /// higher than all before it, and shuts the earlier ones out.
     ///
     /// The holder is who was granted the newest fence. So a log has no holder if it was written under a higher fence
@@ -286,7 +286,7 @@ pub struct Health {
     /// Whether commits can succeed now.
     pub writable: bool,
     /// Why not, or what else is wrong, in sentences.
-    pub troubles: Vec<String>,
+    pub problems: Vec<String>,
     /// What a crash or a power cut can lose, in one sentence.
     pub loss_window: String,
     /// Logs that were set aside because a record of theirs is damaged.

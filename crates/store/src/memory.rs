@@ -240,7 +240,7 @@ impl Directory for MemoryStore {
         let bytes = logs.values().flat_map(|log| log.events.iter()).map(|(_, bytes)| bytes.len() as u64).sum();
         Health {
             writable: true,
-            troubles: Vec::new(),
+            problems: Vec::new(),
             loss_window: "memory only: everything is lost when this process ends".into(),
             quarantined: Vec::new(),
             bytes,

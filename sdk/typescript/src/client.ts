@@ -11,7 +11,7 @@ import {
   type Input,
   type Intent,
   type Link,
-  type Seat,
+  type AttachMode,
   type TimerName,
   type Told,
   connectionState,
@@ -35,7 +35,7 @@ export interface Connection {
   readonly retryAtMs: number | null;
   /** Why it is not connected. */
   readonly cause: Refusal | null;
-  readonly seat: Seat;
+  readonly mode: AttachMode;
   /** Events replayed by the last return; `null` before any. */
   readonly replayed: number | null;
   /** What the last return could not replay. */
@@ -229,12 +229,12 @@ export class BowlineClient {
     this.#happen({ on: "wake" });
   }
 
-  #attach(seat: Seat, takeOver: boolean, sessionId?: string, from?: Position | null): Promise<SessionInfo> {
+  #attach(mode: AttachMode, takeOver: boolean, sessionId?: string, from?: Position | null): Promise<SessionInfo> {
     const another = sessionId !== undefined && sessionId !== this.#link.session?.id;
     const position = from === undefined ? (another ? { epoch: null, seq: 0 } : undefined) : from;
     return this.#start({
       to: "attach",
-      seat,
+      mode,
       takeOver,
       ...(sessionId === undefined ? {} : { sessionId }),
       ...(position === undefined ? {} : { position }),
@@ -274,7 +274,7 @@ export class BowlineClient {
     });
   }
 
-  /** One thing at a time, drained fully: what a listener does while it is told something waits its turn. */
+  /** One thing at a time, drained fully: what a listener does while it is called waits its turn. */
   #happen(input: Input): void {
     this.#inputs.push(input);
     if (this.#busy) return;
@@ -403,18 +403,18 @@ export class BowlineClient {
   }
 
   #look(): Connection {
-    const { phase, seat } = this.#link;
+    const { phase, mode } = this.#link;
     return {
       state: connectionState(phase),
       attempt: "attempt" in phase ? phase.attempt : 0,
       retryAtMs: phase.at === "waiting" ? phase.retryAtMs : null,
       cause: "cause" in phase ? phase.cause : null,
-      seat,
+      mode,
       ...this.#lastReturn,
     };
   }
 
-  /** Tells what has changed to those who watch, and to those who wait for the link to be live. */
+  /** Reports what has changed to listeners, and to callers that wait for the link to be live. */
   #show(): void {
     const { phase } = this.#link;
     const now = this.#look();

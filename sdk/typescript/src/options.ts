@@ -1,4 +1,4 @@
-// What a client can be told when it is made.
+// The options of a client.
 
 import { BACKOFF_SECONDS } from "./backoff.ts";
 import type { KeyValueStore } from "./keeping.ts";

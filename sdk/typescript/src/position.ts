@@ -1,7 +1,7 @@
 // Where a client stands in a log: the epoch that the server named when we attached, and the last number we have.
 
 export interface Position {
-  /** `null` if the server never told us: then a bare number is sent, which means the current epoch. */
+  /** `null` if the server never sent one: then a bare number is sent, which means the current epoch. */
   readonly epoch: string | null;
   readonly seq: number;
 }

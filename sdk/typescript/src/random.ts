@@ -1,4 +1,4 @@
-// Names that nobody else has.
+// Names that are unique.
 
 /** `prefix` and 128 random bits. Not `crypto.randomUUID`, which pages without TLS do not have. */
 export function randomId(prefix: string): string {

@@ -12,7 +12,7 @@ export interface BowlineSession {
   readonly session: SessionInfo | null;
   /** Every event so far, each once, in order. */
   readonly events: readonly LoggedEvent[];
-  /** What was said, if events of it are gone (`connection.gap`); `null` if none are, or the server cannot tell. */
+  /** What was said, if events of it are gone (`connection.gap`); `null` if none are, or the server does not know. */
   readonly history: History | null;
 }
 

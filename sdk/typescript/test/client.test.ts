@@ -216,7 +216,7 @@ test("a forged state is refused, and nothing is made in its place", async () => 
   expect(client.connection.state).toBe("disconnected");
 });
 
-test("a second device watches, asks for the seat, and gets it", async () => {
+test("a second device watches, asks to take over, and does", async () => {
   const holder = makeClient({ url: server.url });
   const { id } = await holder.connect();
   const watcher = makeClient({ url: server.url });

@@ -22,7 +22,7 @@ class World {
     this.dice = new Dice(from);
     this.rig.happen({
       on: "start",
-      intent: { to: "attach", sessionId: SESSION, seat: "hold", takeOver: false, position: { epoch: null, seq: 0 } },
+      intent: { to: "attach", sessionId: SESSION, mode: "hold", takeOver: false, position: { epoch: null, seq: 0 } },
     });
     this.down = [HELLO];
   }

@@ -347,7 +347,7 @@ test("a live reader that was trimmed past is told before its next event", () => 
 });
 
 /** A link that comes back to a log which begins after its place. */
-function gapped(intent: { seat: "hold" | "observe" } = { seat: "hold" }): { rig: Rig; log: Log } {
+function gapped(intent: { mode: "hold" | "observe" } = { mode: "hold" }): { rig: Rig; log: Log } {
   const log = new Log(3);
   for (let n = 0; n < 9; n++) log.append();
   const rig = new Rig(KNOWN);
@@ -375,7 +375,7 @@ test("a gap is filled from the session's state, also if the wire is lost once mo
 });
 
 test("who only watches cannot ask for the state, and a state that cannot be read fills nothing", () => {
-  expect(gapped({ seat: "observe" }).rig.sentOf("user.request_state")).toEqual([]);
+  expect(gapped({ mode: "observe" }).rig.sentOf("user.request_state")).toEqual([]);
   const { rig } = gapped();
   rig.frame({ event: "agent.state_exported", session_id: SESSION, metadata: { signed_state: "Yndsc3Qx" } });
   expect(rig.told.some(({ kind }) => kind === "history")).toBe(false);

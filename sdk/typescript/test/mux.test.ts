@@ -66,7 +66,7 @@ test("an ack ahead of what came since the last greeting is not passed on: the se
   expect(stage.sent).toHaveLength(1);
 });
 
-test("a greeting and its replay notice go to who asked, its events to everybody, its token too", () => {
+test("a greeting and its replay notice go to the tab that asked, its events and its token to all", () => {
   const stage = attached("a", "b");
   stage.ask("b", { event: "user.reconnect", session_id: "s", content: { resume_token: "stale", client_id: "b" } });
   expect(stage.sent).toEqual([{ event: "user.reconnect", session_id: "s", content: { resume_token: "t1", client_id: "all-tabs" } }]);
@@ -104,7 +104,7 @@ test("sessions are made one at a time, so that each answer has its owner", () =>
   ]);
 });
 
-test("a tab that only watches does not take the seat from one that holds", () => {
+test("a tab that only watches does not take the session from one that holds it", () => {
   const stage = attached("a", "b");
   stage.ask("b", { event: "user.reconnect", session_id: "s", content: { mode: "observe" } });
   expect(stage.sent[0]).toMatchObject({ content: { client_id: "all-tabs" } });

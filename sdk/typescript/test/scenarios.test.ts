@@ -43,7 +43,7 @@ class Reader {
   attach({ seq, epoch }: { seq?: number; epoch?: string }): void {
     const position = seq === undefined ? null : { epoch: epoch ?? null, seq };
     const rig = new Rig();
-    rig.happen({ on: "start", intent: { to: "attach", sessionId: SESSION, seat: "observe", takeOver: false, position } });
+    rig.happen({ on: "start", intent: { to: "attach", sessionId: SESSION, mode: "observe", takeOver: false, position } });
     rig.frame(HELLO);
     const request = rig.lastSent;
     expect(request?.event).toBe("user.reconnect");

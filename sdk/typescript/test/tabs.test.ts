@@ -194,7 +194,7 @@ test("a cut of the shared wire is noticed by all, and all come back over one", a
   expect(wire.count).toBe(2);
 });
 
-test("a tab that goes gives up its seat, also if it crashed; another device need not fight for it", async () => {
+test("a tab that goes gives up its hold, also if it crashed; another device need not take it over", async () => {
   const [one, two] = [new Page(), new Page()];
   const staying = one.client();
   await staying.connect();
@@ -204,7 +204,7 @@ test("a tab that goes gives up its seat, also if it crashed; another device need
   const store = new MemoryStore();
   store.setItem("bowline", JSON.stringify({ sessionId: id, ids: [id], epoch: null, lastSeq: 0 }));
   const elsewhere = makeClient({ url: server.url, storage: store });
-  // The news of the crash and this claim race; once the seat is free the claim is granted.
+  // The news of the crash and this claim race; once the hold is free the claim is granted.
   for (;;) {
     const held = await elsewhere.connect().catch((error: { code: string }) => error);
     if (!("code" in held)) break;
@@ -214,7 +214,7 @@ test("a tab that goes gives up its seat, also if it crashed; another device need
   expect(staying.connection.state).toBe("connected");
 });
 
-test("the newest resume token is everybody's", async () => {
+test("all tabs have the newest resume token", async () => {
   await server.stop();
   server = await Server.start({ BOWLINE_SESSION__OWNERSHIP: "token" });
   wire.targetPort = server.port;

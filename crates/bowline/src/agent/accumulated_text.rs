@@ -72,6 +72,6 @@ impl AccumulatedText {
 
 impl fmt::Debug for AccumulatedText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Spoken({} bytes)", self.text.len())
+        write!(f, "AccumulatedText({} bytes)", self.text.len())
     }
 }

@@ -176,21 +176,21 @@ impl Attempts<'_> {
             let sent = self.cancel.run_until_cancelled(Box::pin(self.upstream.send(body.clone()))).await;
             match sent.ok_or(Stopped)? {
                 Ok(received) => return Ok(received),
-                Err(trouble) => self.again(trouble).await?,
+                Err(error) => self.again(error).await?,
             }
         }
     }
 
-    /// Waits until it makes sense to try again; if it makes none, the trouble is how the run ends.
-    pub async fn again(&mut self, trouble: UpstreamError) -> Result<(), AgentError> {
+    /// Waits until it makes sense to try again; if it makes none, the error is how the run ends.
+    pub async fn again(&mut self, error: UpstreamError) -> Result<(), AgentError> {
         let (agent, attempt) = (&self.upstream.agent, self.backoff.attempt() + 1);
-        let wait = trouble.retry(self.upstream.resend).filter(|_| attempt <= self.upstream.retries);
+        let wait = error.retry(self.upstream.resend).filter(|_| attempt <= self.upstream.retries);
         let Some(asked) = wait else {
-            tracing::warn!(%agent, attempt, ?trouble, "a request to the upstream failed");
-            return Err(trouble.into());
+            tracing::warn!(%agent, attempt, ?error, "a request to the upstream failed");
+            return Err(error.into());
         };
         let delay = self.backoff.next(entropy::chance()).max(asked.unwrap_or_default());
-        tracing::info!(%agent, attempt, ?trouble, delay_ms = delay.as_millis() as u64, "the upstream is asked again");
+        tracing::info!(%agent, attempt, ?error, delay_ms = delay.as_millis() as u64, "the upstream is asked again");
         match self.cancel.run_until_cancelled(tokio::time::sleep(delay)).await {
             Some(()) => Ok(()),
             None => Err(Stopped.into()),
@@ -207,7 +207,7 @@ pub struct UpstreamRecord {
 
 impl fmt::Debug for UpstreamRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Record({} bytes)", self.data.len())
+        write!(f, "UpstreamRecord({} bytes)", self.data.len())
     }
 }
 
@@ -215,14 +215,14 @@ impl fmt::Debug for UpstreamRecord {
 #[derive(Debug)]
 pub enum Fault {
     Stopped,
-    Trouble(UpstreamError),
+    Error(UpstreamError),
 }
 
 impl From<Fault> for AgentError {
     fn from(fault: Fault) -> AgentError {
         match fault {
             Fault::Stopped => Stopped.into(),
-            Fault::Trouble(trouble) => trouble.into(),
+            Fault::Error(error) => error.into(),
         }
     }
 }
@@ -289,7 +289,7 @@ impl UpstreamResponse {
         let next = cancel.run_until_cancelled(self.records.next()).await.ok_or(Fault::Stopped)?;
         self.taken.store(0, Ordering::Relaxed);
         next.map_err(|cut| {
-            Fault::Trouble(match cut {
+            Fault::Error(match cut {
                 Fallen::Cut(Cut::Silent) => UpstreamError::Silent(self.silence),
                 Fallen::Cut(Cut::Lost(why)) => {
                     tracing::debug!(%why, "the upstream's answer broke off");

@@ -71,8 +71,8 @@ fn is_passing(status: StatusCode) -> bool {
 
 /// The sentence is for the agent's clients: it names no address and no key.
 impl From<UpstreamError> for AgentError {
-    fn from(trouble: UpstreamError) -> AgentError {
-        match trouble {
+    fn from(error: UpstreamError) -> AgentError {
+        match error {
             UpstreamError::Unsent(_) => AgentError::unreachable("The agent's upstream cannot be reached."),
             UpstreamError::Broken(why) => AgentError::unreachable(format!("The agent's upstream broke off: {why}.")),
             UpstreamError::Silent(time) => {
@@ -99,11 +99,11 @@ pub fn retry_after(headers: &HeaderMap, now: jiff::Timestamp) -> Option<Duration
     if let Some(ms) = text("retry-after-ms").and_then(|text| text.parse::<f64>().ok()) {
         return Duration::try_from_secs_f64(ms / 1000.0).ok();
     }
-    let told = text("retry-after")?;
-    if let Ok(seconds) = told.parse::<f64>() {
+    let value = text("retry-after")?;
+    if let Ok(seconds) = value.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }
-    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(told).ok()?;
+    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
     Some(Duration::try_from(date.duration_since(now)).unwrap_or_default())
 }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_request_that_may_have_been_taken_up_is_not_sent_again_to_a_program() {
-        for trouble in [
+        for error in [
             UpstreamError::Broken(String::new()),
             UpstreamError::Silent(Duration::ZERO),
             refused(500, Some(1)),
@@ -129,39 +129,39 @@ mod tests {
             refused(429, Some(3600)),
             refused(400, Some(1)),
         ] {
-            assert_eq!(trouble.retry(Resend::IfNotTaken), None, "{trouble:?}");
+            assert_eq!(error.retry(Resend::IfNotTaken), None, "{error:?}");
         }
-        for trouble in [refused(503, Some(2)), refused(429, Some(2))] {
-            assert_eq!(trouble.retry(Resend::IfNotTaken), Some(Some(Duration::from_secs(2))), "{trouble:?}");
+        for error in [refused(503, Some(2)), refused(429, Some(2))] {
+            assert_eq!(error.retry(Resend::IfNotTaken), Some(Some(Duration::from_secs(2))), "{error:?}");
         }
         assert_eq!(UpstreamError::Unsent(String::new()).retry(Resend::IfNotTaken), Some(None));
     }
 
     #[test]
     fn a_model_is_asked_again_after_troubles_that_pass() {
-        for trouble in [
+        for error in [
             UpstreamError::Unsent(String::new()),
             UpstreamError::Broken(String::new()),
             refused(500, None),
             refused(429, None),
         ] {
-            assert_eq!(trouble.retry(Resend::UntilAnswered), Some(None), "{trouble:?}");
+            assert_eq!(error.retry(Resend::UntilAnswered), Some(None), "{error:?}");
         }
         assert_eq!(refused(429, Some(7)).retry(Resend::UntilAnswered), Some(Some(Duration::from_secs(7))));
-        for trouble in [
+        for error in [
             UpstreamError::Silent(Duration::ZERO),
             UpstreamError::Garbage(String::new()),
             refused(400, None),
             refused(401, None),
             refused(429, Some(61)),
         ] {
-            assert_eq!(trouble.retry(Resend::UntilAnswered), None, "{trouble:?}");
+            assert_eq!(error.retry(Resend::UntilAnswered), None, "{error:?}");
         }
     }
 
     #[test]
     fn what_passes_is_unreachable_and_what_does_not_has_failed() {
-        let code = |trouble: UpstreamError| AgentError::from(trouble).code;
+        let code = |error: UpstreamError| AgentError::from(error).code;
         assert_eq!(code(UpstreamError::Broken(String::new())), ErrorCode::AgentUnreachable);
         assert_eq!(code(refused(503, None)), ErrorCode::AgentUnreachable);
         assert_eq!(code(refused(401, None)), ErrorCode::AgentFailed);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hosts_or_none_are_refused_whoever_asks() {
+    fn two_hosts_or_none_are_refused_to_every_client() {
         let mut headers = HeaderMap::new();
         let listen = PRIVATE.parse().unwrap();
         let check = |version, headers: &HeaderMap| check_host(&with_tokens(), &listen, "", true, version, headers);

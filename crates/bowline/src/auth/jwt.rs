@@ -63,14 +63,14 @@ impl JwtVerifier {
     }
 
     pub fn verify(&self, token: &str, now_unix: u64) -> Result<Identity, AuthError> {
-        let header = decode_header(token).map_err(|error| told(&error))?;
+        let header = decode_header(token).map_err(|error| auth_error(&error))?;
         let key = match &self.keys {
             VerifyingKeys::One(key) => key.clone(),
             VerifyingKeys::File(file) => file.find(header.kid.as_deref()).ok_or(AuthError::UnknownKey)?,
             VerifyingKeys::Remote(remote) => remote.find(header.kid.as_deref()).ok_or(AuthError::UnknownKey)?,
         };
         let claims = decode::<Map<String, Value>>(token, &key.key, &self.validation(&key));
-        let claims = claims.map_err(|error| told(&error))?.claims;
+        let claims = claims.map_err(|error| auth_error(&error))?.claims;
         let expires_at = self.check_time(&claims, now_unix)?;
         let name = claims.get(&self.principal_claim).and_then(Value::as_str);
         let principal = name.and_then(Principal::parse).ok_or(AuthError::NoPrincipal)?;
@@ -155,7 +155,7 @@ fn seconds(value: &Value) -> Option<u64> {
     value.as_u64().or_else(fraction)
 }
 
-fn told(error: &jsonwebtoken::errors::Error) -> AuthError {
+fn auth_error(error: &jsonwebtoken::errors::Error) -> AuthError {
     match error.kind() {
         ErrorKind::InvalidAlgorithm | ErrorKind::UnsupportedAlgorithm => AuthError::WrongAlgorithm,
         ErrorKind::InvalidSignature => AuthError::BadSignature,

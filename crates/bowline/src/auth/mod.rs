@@ -71,9 +71,9 @@ pub enum AuthError {
     Expired,
     #[error("the token is not valid yet")]
     NotYetValid,
-    #[error("the token was issued by someone else")]
+    #[error("the token is from another issuer")]
     WrongIssuer,
-    #[error("the token was issued for someone else")]
+    #[error("the token is for another audience")]
     WrongAudience,
     #[error("the token names no principal")]
     NoPrincipal,

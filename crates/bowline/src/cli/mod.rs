@@ -58,7 +58,7 @@ enum Command {
     Bench(bench::BenchArgs),
     /// The MCP hub over stdin and stdout, for clients that spawn a program.
     #[command(
-        after_help = "Examples:\n  bowline mcp --servers mcp.json      # what a desktop client is told to run\n  bowline mcp --servers mcp.json --store disk:./hub-data\n\nWithout a store in the settings, in BOWLINE_STORE__URL or here, everything is in memory, and servers that were added at\nrun time go with the process. A store on disk belongs to one process: two clients that run this need two directories."
+        after_help = "Examples:\n  bowline mcp --servers mcp.json      # what a desktop client is configured to run\n  bowline mcp --servers mcp.json --store disk:./hub-data\n\nWithout a store in the settings, in BOWLINE_STORE__URL or here, everything is in memory, and servers that were added at\nrun time go with the process. A store on disk belongs to one process: two clients that run this need two directories."
     )]
     Mcp(McpArgs),
     /// Shows or checks the settings.

@@ -46,20 +46,22 @@ fn access(config: &Config) -> String {
     match &auth.mode {
         AuthMode::Tokens(tokens) => {
             let admins = tokens.iter().filter(|token| token.admin).count();
-            format!("who has one of {} tokens; the admin API: {admins} of them", tokens.len())
+            format!("holders of one of {} tokens; the admin API: {admins} of them", tokens.len())
         }
-        AuthMode::Jwt(jwt) => format!("who has a good JWT; the admin API: those with the claim `{}`", jwt.admin_claim),
+        AuthMode::Jwt(jwt) => {
+            format!("holders of a valid JWT; the admin API: those with the claim `{}`", jwt.admin_claim)
+        }
         AuthMode::None => {
             let loopback = is_loopback(&config.listen);
-            let whom = if loopback { "this machine" } else { "EVERYBODY who can reach this address, without auth" };
+            let whom = if loopback { "this machine" } else { "EVERY CLIENT that can reach this address, without auth" };
             let sessions = match config.session.ownership {
                 Ownership::Token => "agents and tools, and each session and task with its resume token",
                 Ownership::Principal | Ownership::Open => "agents, tools, and all sessions and tasks",
             };
             let admin = match (&auth.admin_token, loopback) {
-                (Some(_), _) => "who has `auth.admin_token`",
+                (Some(_), _) => "holders of `auth.admin_token`",
                 (None, true) => "this machine",
-                (None, false) => "nobody, until `auth.admin_token` is set",
+                (None, false) => "closed, until `auth.admin_token` is set",
             };
             format!("{whom}: {sessions}; the admin API: {admin}")
         }

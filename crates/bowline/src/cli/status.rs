@@ -24,7 +24,7 @@ pub async fn run(client: &HttpClient, json: bool) -> anyhow::Result<()> {
     Ok(out::write(&out::harmless(&screen(&node, &sessions, &backends)))?)
 }
 
-/// The screen. Fields that the server does not tell are shown as `-`.
+/// The screen. Fields that the server does not send are shown as `-`.
 fn screen(node: &Value, sessions: &Value, backends: &Value) -> String {
     let mut text = String::new();
     let uptime =
@@ -153,7 +153,7 @@ fn table(list: &[Value]) -> String {
     text
 }
 
-/// A scalar as a word; `-` for what is not told.
+/// A scalar as a word; `-` for what the server does not say.
 fn word(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),

@@ -128,13 +128,13 @@ impl Cluster {
             .or_insert_with(|| RemoteConnection { mailbox, sessions: HashMap::new() });
         match ask {
             SessionRequest::Detach => drop(known.sessions.remove(session)),
-            SessionRequest::Attach(approach) => {
+            SessionRequest::Attach(request) => {
                 let repeatable = |remote: &&mut RemoteSession| remote.node == *to && remote.repeatable.is_some();
                 match known.sessions.get_mut(session).filter(repeatable) {
                     // It asks twice, and what it asked in between is not forgotten.
                     Some(remote) => remote.keep(ask),
                     None => {
-                        let mut remote = RemoteSession::attaching(to, approach.origin);
+                        let mut remote = RemoteSession::attaching(to, request.origin);
                         remote.keep(ask);
                         known.sessions.insert(session.clone(), remote);
                     }

@@ -106,8 +106,8 @@ impl Cluster {
                 let asks = remote.repeatable.into_iter().flatten();
                 let asks = asks.filter_map(|ask| serde_json::from_str::<SessionAsk>(&ask).ok());
                 let asks: Vec<SessionRequest> = asks.map(|ask| ask.of(&session)).collect();
-                let Some(SessionRequest::Attach(approach)) = asks.first() else { continue };
-                let asker = approach.principal.clone();
+                let Some(SessionRequest::Attach(request)) = asks.first() else { continue };
+                let asker = request.principal.clone();
                 again.extend(asks.into_iter().map(|ask| {
                     let command = SessionCommand::new(CommandSender::Connection(connection.mailbox.clone()), ask);
                     PeerCommand::Session { session: session.clone(), asker: asker.clone(), command: Box::new(command) }
@@ -117,7 +117,7 @@ impl Cluster {
         again
     }
 
-    /// A sign of life was given, or could not be.
+    /// A heartbeat was written, or could not be.
     pub(crate) fn note_heartbeat(&self, shown: Result<(), String>) {
         let mut state = self.state();
         match shown {
@@ -131,8 +131,8 @@ impl Cluster {
         let state = self.state();
         let silent = clock::since(state.last_heartbeat);
         match &state.heartbeat_error {
-            Some(why) => Some(format!("no sign of life can be given: {why}")),
-            None if silent >= self.ttl * 3 / 4 => Some(format!("no sign of life was given for {} s", silent.as_secs())),
+            Some(why) => Some(format!("no heartbeat can be written: {why}")),
+            None if silent >= self.ttl * 3 / 4 => Some(format!("no heartbeat was written for {} s", silent.as_secs())),
             None => None,
         }
     }

@@ -51,7 +51,7 @@ use wire::{NodeAnswer, NodeMessage, SessionAsk};
 const ROUTES_MAX: usize = 100_000;
 /// Leases that wait to be given back. Of more, some stay with this node until another node wants the log.
 const UNRETURNED_MAX: usize = 10_000;
-/// How much is put right after each sign of life, so that the next one is not late.
+/// How much is put right after each heartbeat, so that the next one is not late.
 const SETTLED_AT_ONCE: usize = 64;
 /// What a connection may ask of a session on another node before it is let in there, and have asked again elsewhere if
 /// that node dies.
@@ -84,7 +84,7 @@ struct State {
     queues: HashMap<Holder, SendQueue>,
     /// The beats of nodes that are dead to this one, as they were seen last: if one moves, its node has to be notified.
     dead_beats: HashMap<Holder, u64>,
-    /// When this node last gave a sign of life, and why it could not since.
+    /// When this node last wrote its heartbeat, and why it could not since.
     last_heartbeat: Instant,
     heartbeat_error: Option<String>,
     /// Locks that this process has, or is about to have.

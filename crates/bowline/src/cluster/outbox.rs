@@ -64,7 +64,7 @@ impl Cluster {
             let mut commit = Commit::to(log.clone(), Fence::OPEN, now_ms);
             commit.events = vec![draft.seal(&SessionId::from(&log), &clock::timestamp())];
             if let Err(error) = store.commit(commit).await {
-                // It is notified again when it shows a sign of life.
+                // It is notified again when it answers again.
                 tracing::debug!(%log, %error, "cannot notify a node that was declared dead");
             }
         });

@@ -71,7 +71,7 @@ impl Cluster {
         let mut commands = if renewed { self.disconnect_peer(&from) } else { Vec::new() };
         if let Ok(NodeMessage::Dead { incarnation }) = message {
             // Also from a node that is dead to this one: two who declared each other dead would refuse each other for ever.
-            if self.state().exchange.is_told_dead(incarnation) {
+            if self.state().exchange.was_declared_dead(incarnation) {
                 commands.extend(self.renew("another node has declared it dead"));
                 return commands;
             }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// Grows with every sign of life.
+    /// Grows with every heartbeat.
     pub beat: u64,
     /// It said goodbye.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -66,7 +66,7 @@ impl Router<SessionActor> for ClusterRouter {
     ) -> Result<(), (Box<SessionCommand>, Refusal)> {
         // A claim goes by the name under which it was made, also if the actor has another by now.
         let id = match &command.ask {
-            SessionRequest::Attach(approach) => approach.session.clone(),
+            SessionRequest::Attach(request) => request.session.clone(),
             _ => id.clone(),
         };
         self.0.forward(node, &id, asker, *command)

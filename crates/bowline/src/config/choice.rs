@@ -9,9 +9,9 @@ use super::value::{FromValue, Value};
 /// Events on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
-    /// Synced to disk before anyone sees an event.
+    /// Synced to disk before a client sees an event.
     Always,
-    /// Written to the operating system before anyone sees an event; synced every 50 ms.
+    /// Written to the operating system before a client sees an event; synced every 50 ms.
     Interval,
 }
 

@@ -158,7 +158,7 @@ fn an_unknown_variable_of_ours_is_refused_and_others_are_left_alone() {
 }
 
 #[test]
-fn an_open_door_must_be_asked_for() {
+fn access_without_auth_must_be_asked_for() {
     for listen in ["0.0.0.0:80", "192.168.1.5:80", "[::]:80"] {
         let file = format!("listen = \"{listen}\"");
         assert!(Scene::new(&file).error().contains("--insecure-no-auth"), "{listen}");

@@ -35,9 +35,9 @@ pub fn nearest(path: &str) -> Option<String> {
         return Some(name);
     }
     let section = format!("{}.", path.split('.').next().unwrap_or_default());
-    let neighbours = keys().map(shown).filter(|name| name.starts_with(&section));
-    let neighbour = || neighbours.min_by_key(|name| distance(name, path));
-    same_word().or_else(neighbour).or(Some(name))
+    let siblings = keys().map(shown).filter(|name| name.starts_with(&section));
+    let nearest_sibling = || siblings.min_by_key(|name| distance(name, path));
+    same_word().or_else(nearest_sibling).or(Some(name))
 }
 
 /// `agents.mine.kind` → `mine`.

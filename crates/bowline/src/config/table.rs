@@ -25,7 +25,7 @@ settings! {
     /// Where events live, and when they count as kept.
     struct StoreConfig in "store." {
         url: StoreUrl [Kind::Text] = "disk:./bowline-data", "Where events live: `disk:DIR`, `memory:`, or a [Redis](scaling.md) at `redis://`, `rediss://` or `redis+sentinel://`.";
-        sync: SyncMode [Kind::Choice(SyncMode::WORDS)] = "always", "`always` syncs to disk before anyone sees an event; `interval` syncs every 50 ms. For `disk:` only.";
+        sync: SyncMode [Kind::Choice(SyncMode::WORDS)] = "always", "`always` syncs to disk before a client sees an event; `interval` syncs every 50 ms. For `disk:` only.";
         wait_replicas: u32 [Kind::Number { min: 0, max: 100 }] = "0", "On Redis: replicas that must have an event before it is answered.";
         timeout: Duration [SPAN] = "5s", "On Redis: how long a command may take, with all attempts, before the request fails because the store is unavailable.";
     }

@@ -384,7 +384,7 @@ impl Connection {
                 None => at += 1,
                 Some(Output::Control(control)) => {
                     if control.metadata.get("code").is_some() {
-                        self.context.metrics.gaps_told.inc();
+                        self.context.metrics.gaps_reported.inc();
                     }
                     self.say(&control);
                 }
@@ -411,7 +411,7 @@ impl Connection {
         }
         self.let_go_of_ended().await;
         self.pump_watches().await;
-        // The link that filled the window goes last next time, so that its neighbours get their turn.
+        // The link that filled the window goes last next time, so that the others get their turn.
         if at > 0 && at < self.links.len() {
             self.links.rotate_left(at);
         }

@@ -204,7 +204,7 @@ impl Connection {
     ) {
         let Some(session) = attach.session else { return };
         self.attaching.push(session.clone());
-        let approach = AttachRequest {
+        let request = AttachRequest {
             session: session.clone(),
             principal: principal.clone(),
             origin,
@@ -216,7 +216,7 @@ impl Connection {
             restored,
             since: clock::now(),
         };
-        let command = self.asking(&session, SessionRequest::Attach(Box::new(approach)));
+        let command = self.asking(&session, SessionRequest::Attach(Box::new(request)));
         if let Err(refusal) = self.context.sessions.send(&session, &principal, command).await {
             self.context.metrics.reconnect_refusals.inc(refusal.code.as_str());
             self.handle_refused(session, &refusal, Some(origin));

@@ -145,7 +145,7 @@ impl Connection {
                 Err(error) => self.cannot_watch(at, &error).await,
             }
         }
-        // The task that filled the window goes last next time, so that its neighbours get their turn.
+        // The task that filled the window goes last next time, so that the others get their turn.
         if at > 0 && at < self.watches.len() {
             self.watches.rotate_left(at);
         }

@@ -205,7 +205,7 @@ pub async fn heartbeats(member: Arc<ClusterMember>) {
                     }
                     shown = uptime;
                 }
-                Err(error) => tracing::warn!(%error, "a sign of life could not be given"),
+                Err(error) => tracing::warn!(%error, "the heartbeat could not be written"),
             }
             let is_shown = given.is_ok();
             cluster.note_heartbeat(given.map_err(|error| error.to_string()));
@@ -275,7 +275,7 @@ fn take_over(member: &Arc<ClusterMember>, node: Holder) {
     });
 }
 
-/// Gives a sign of life: writes this node's record.
+/// Writes this node's record, which is its heartbeat.
 pub async fn send_heartbeat(member: &ClusterMember, beat: u64, left: bool) -> Result<(), StoreError> {
     member.cluster.store.commit(sign(member, beat, left)).await.map(drop)
 }
@@ -302,7 +302,7 @@ fn sign(member: &ClusterMember, beat: u64, left: bool) -> Commit {
         wire: WIRE_VERSION,
         address: member.address.to_string(),
         started_ms: cluster.clock.started_ms(),
-        backends: serde_json::to_value(hub::shown(&member.hub)).unwrap_or_default(),
+        backends: serde_json::to_value(hub::backend_views(&member.hub)).unwrap_or_default(),
     };
     let body = serde_json::to_vec(&record).unwrap_or_default().into();
     let now_ms = cluster.clock.now_ms();

@@ -108,7 +108,7 @@ async fn converse(
     stream: &mut FrameStream,
 ) -> Option<CloseCode> {
     let wake = connection.wake();
-    let mut told_draining = lifecycle.is_draining();
+    let mut draining_sent = lifecycle.is_draining();
     let mut flushing = false;
     let mut ended: CredentialEnd = None;
     // Waited for in one piece, because beginning and giving up such a wait with each message costs more than the message.
@@ -141,7 +141,7 @@ async fn converse(
             biased;
             () = closing.as_mut() => ConnectionEvent::Closing,
             why = end_of(&mut ended) => ConnectionEvent::CredentialEnded(why),
-            () = draining.as_mut(), if !told_draining => ConnectionEvent::Draining,
+            () = draining.as_mut(), if !draining_sent => ConnectionEvent::Draining,
             Some(mail) = inbox.recv() => ConnectionEvent::Mail(mail),
             flushed = sink.flush(), if flushing => ConnectionEvent::Flushed(flushed),
             () = timer::until(timer.as_mut(), Some(connection.poll_timeout())) => ConnectionEvent::Time,
@@ -161,7 +161,7 @@ async fn converse(
             ConnectionEvent::Flushed(Ok(())) => flushing = false,
             ConnectionEvent::Flushed(Err(_)) => return None,
             ConnectionEvent::Draining => {
-                told_draining = true;
+                draining_sent = true;
                 connection.handle_draining();
             }
             ConnectionEvent::Closing => {

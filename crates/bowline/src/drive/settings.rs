@@ -12,7 +12,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Looks for ever. Settings other than credentials wait for the next start.
 pub async fn follow(auth: Arc<Authenticator>, reread: Reread, in_force: AuthConfig) {
     let (mut reread, mut in_force) = (reread, in_force);
-    let (mut seen, mut trouble) = (None, None);
+    let (mut seen, mut reported) = (None, None);
     loop {
         let looking = reread.clone();
         let Ok(looks) = tokio::task::spawn_blocking(move || looking.look()).await else { return };
@@ -20,18 +20,18 @@ pub async fn follow(auth: Arc<Authenticator>, reread: Reread, in_force: AuthConf
         if seen.as_ref() != Some(&looks) {
             match take_up(&auth, &reread, &mut in_force).await {
                 Ok(next) => {
-                    (seen, trouble) = (Some(looks), None);
+                    (seen, reported) = (Some(looks), None);
                     if let Some(next) = next.filter(|next| !next.has_same_files(&reread)) {
                         // Other files hold the credentials now, and have not been looked at.
                         (reread, seen) = (next, None);
                     }
                 }
                 Err(error) => {
-                    // Tried again, since what is missing may lie in a file that is not looked at yet; told once.
-                    if trouble.as_ref() != Some(&error) {
+                    // Tried again, since what is missing may lie in a file that is not looked at yet; logged once.
+                    if reported.as_ref() != Some(&error) {
                         tracing::warn!(error, "the credentials in the settings cannot be used; those in force stay");
                     }
-                    trouble = Some(error);
+                    reported = Some(error);
                 }
             }
         }

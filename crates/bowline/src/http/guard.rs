@@ -123,17 +123,17 @@ impl Farewell {
 
     fn words(self, refusal: &Refusal) -> Bytes {
         let (code, message) = (refusal.code.as_str(), &refusal.message);
-        let told = json!({ "code": code, "message": message, "recovery_action": refusal.code.action().as_str() });
+        let body = json!({ "code": code, "message": message, "recovery_action": refusal.code.action().as_str() });
         let text = match self {
             Farewell::Chunk => {
-                let chunk = json!({ "type": "data-unauthorized", "data": told, "transient": true });
+                let chunk = json!({ "type": "data-unauthorized", "data": body, "transient": true });
                 format!("data: {chunk}\n\n")
             }
             Farewell::ResponseError => {
                 let error = json!({ "type": "error", "code": code, "message": message, "param": null });
                 format!("event: error\ndata: {error}\n\n")
             }
-            Farewell::Event => format!("event: error\ndata: {told}\n\n"),
+            Farewell::Event => format!("event: error\ndata: {body}\n\n"),
             Farewell::Comment => format!(": {code} {message}\n\n"),
         };
         text.into()

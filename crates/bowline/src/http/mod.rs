@@ -59,7 +59,7 @@ const OTHER_CONNECTIONS_MAX: usize = 1024;
 /// How long to wait when there are no descriptors left, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// It is logged this often: more would hide the rest of the log, and may fill the disk.
-const ACCEPT_TOLD_EVERY: Duration = Duration::from_secs(1);
+const ACCEPT_LOGGED_EVERY: Duration = Duration::from_secs(1);
 
 /// Routes and the list of their paths, written once, so that a path that answers cannot be missing from the documents.
 macro_rules! endpoints {
@@ -164,7 +164,7 @@ impl Acceptor {
         let places = limits.connections_max + limits.streams_max + OTHER_CONNECTIONS_MAX;
         let places = Arc::new(Semaphore::new(places));
         let tracker = TaskTracker::new();
-        let mut troubled = RateLimitedLog::every(ACCEPT_TOLD_EVERY);
+        let mut troubled = RateLimitedLog::every(ACCEPT_LOGGED_EVERY);
         let accept = async {
             loop {
                 match listener.accept().await {

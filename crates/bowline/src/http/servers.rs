@@ -21,7 +21,7 @@ use super::problem::Problem;
 use super::sorted::Sorted;
 use crate::cluster::Cluster;
 use crate::drive;
-use crate::hub::{self, BackendShown, Backends, one_shown, shown};
+use crate::hub::{self, BackendView, Backends, backend_view, backend_views};
 use crate::refusals;
 use crate::schema;
 
@@ -50,16 +50,16 @@ async fn backends(
     State(hub): State<Arc<Hub>>,
     State(cluster): State<Option<Arc<Cluster>>>,
 ) -> Sorted<Backends> {
-    let mut shown = shown(&hub);
-    let Some(cluster) = &cluster else { return Sorted(shown) };
-    shown.backends = shown.backends.into_iter().map(|backend| backend.of_node(cluster.name.as_str())).collect();
+    let mut views = backend_views(&hub);
+    let Some(cluster) = &cluster else { return Sorted(views) };
+    views.backends = views.backends.into_iter().map(|backend| backend.of_node(cluster.name.as_str())).collect();
     match drive::cluster::others(cluster).await {
         Ok(others) => {
             let alive = others.into_iter().filter(|(node, record)| !record.left && !cluster.is_dead(node));
             for (node, record) in alive.filter(|(_, record)| !record.backends.is_null()) {
                 match serde_json::from_value::<Backends>(record.backends) {
                     Ok(theirs) => {
-                        shown
+                        views
                             .backends
                             .extend(theirs.backends.into_iter().map(|backend| backend.of_node(node.as_str())));
                     }
@@ -69,7 +69,7 @@ async fn backends(
         }
         Err(error) => tracing::warn!(%error, "the backends of other nodes cannot be seen"),
     }
-    Sorted(shown)
+    Sorted(views)
 }
 
 /// How a dial went that was asked for.
@@ -90,8 +90,8 @@ pub(crate) struct Removed {
     name: String,
 }
 
-fn answered(hub: &Hub, backend: &Backend) -> Result<Sorted<BackendShown>, Problem> {
-    one_shown(hub, backend).map(Sorted).map_err(|error| {
+fn answered(hub: &Hub, backend: &Backend) -> Result<Sorted<BackendView>, Problem> {
+    backend_view(hub, backend).map(Sorted).map_err(|error| {
         tracing::error!(%error, server = backend.name(), "what a server shows cannot be read");
         Refusal::new(ErrorCode::Internal, "What this server shows cannot be read; the log says why.").into()
     })
@@ -119,11 +119,7 @@ async fn reconnect(
 }
 
 /// Adds a server for all clients. It returns after a restart.
-async fn add(
-    _: Admin,
-    State(hub): State<Arc<Hub>>,
-    body: Bytes,
-) -> Result<(StatusCode, Sorted<BackendShown>), Problem> {
+async fn add(_: Admin, State(hub): State<Arc<Hub>>, body: Bytes) -> Result<(StatusCode, Sorted<BackendView>), Problem> {
     let entry: Value = serde_json::from_slice(&body)
         .map_err(|error| Refusal::new(ErrorCode::InvalidJson, format!("The body is not JSON: {error}.")))?;
     let Some(name) = entry.get("name").and_then(Value::as_str) else {
@@ -135,7 +131,7 @@ async fn add(
 }
 
 /// Brings back a server of the servers file that was removed.
-async fn restore(_: Admin, State(hub): State<Arc<Hub>>, Name(name): Name) -> Result<Sorted<BackendShown>, Problem> {
+async fn restore(_: Admin, State(hub): State<Arc<Hub>>, Name(name): Name) -> Result<Sorted<BackendView>, Problem> {
     let backend = hub.restore(&name).await.map_err(refused)?;
     backend.settled(SETTLES_WITHIN).await;
     answered(&hub, &backend)

@@ -263,8 +263,8 @@ impl SessionActor {
         for member in std::mem::take(&mut self.members).into_values() {
             member.mailbox.send(Mail::Cut { session: self.id.clone() });
         }
-        for claimant in std::mem::take(&mut self.claims).into_values() {
-            claimant.mailbox.send(Mail::Cut { session: claimant.approach.session });
+        for attacher in std::mem::take(&mut self.claims).into_values() {
+            attacher.mailbox.send(Mail::Cut { session: attacher.request.session });
         }
         self.hold = Hold::default();
         self.count_presence();

@@ -143,7 +143,7 @@ impl SessionActor {
 
     async fn handle_connection(&mut self, mailbox: Mailbox, ask: SessionRequest) {
         match ask {
-            SessionRequest::Attach(approach) => self.attach(Attacher { mailbox, approach: *approach }).await,
+            SessionRequest::Attach(request) => self.attach(Attacher { mailbox, request: *request }).await,
             SessionRequest::Detach => self.detach(mailbox.connection).await,
             SessionRequest::Alive => self.alive(mailbox.connection),
             SessionRequest::Ack { seq } => self.ack(mailbox.connection, seq),

@@ -20,44 +20,40 @@ use crate::refusals;
 use crate::secret::Presented;
 
 impl SessionActor {
-    pub(super) async fn attach(&mut self, claimant: Attacher) {
+    pub(super) async fn attach(&mut self, attacher: Attacher) {
         // It may have expired a moment ago, unnoticed.
         self.expire().await;
-        if let Err(refusal) = self.admits(&claimant) {
-            return self.refuse(&claimant, refusal);
+        if let Err(refusal) = self.admits(&attacher) {
+            return self.refuse(&attacher, refusal);
         }
-        let connection = claimant.mailbox.connection;
+        let connection = attacher.mailbox.connection;
         let held_by_another = self.hold.holder().is_some_and(|holder| holder != connection);
         // A new holder is given a new secret anyway.
-        if (claimant.approach.observe || held_by_another)
-            && let Err(refusal) = self.note_use(claimant.approach.proof.as_ref()).await
+        if (attacher.request.observe || held_by_another)
+            && let Err(refusal) = self.note_use(attacher.request.proof.as_ref()).await
         {
-            return self.refuse(&claimant, refusal);
+            return self.refuse(&attacher, refusal);
         }
-        if claimant.approach.observe {
+        if attacher.request.observe {
             // A holder that only wants to watch gives up its hold.
             let left = self.hold.handle_gone(connection);
-            self.grant(claimant, None).await;
+            self.grant(attacher, None).await;
             return self.settle_claims(left).await;
         }
         // If the claim cannot be granted after all, everything is as it was.
         let before = self.hold.clone();
-        match self.hold.claim(
-            clock::now(),
-            connection,
-            claimant.approach.client_id.clone(),
-            claimant.approach.take_over,
-        ) {
+        match self.hold.claim(clock::now(), connection, attacher.request.client_id.clone(), attacher.request.take_over)
+        {
             ClaimAnswer::Granted { superseded, refused } => {
-                if self.grant(claimant, superseded).await {
+                if self.grant(attacher, superseded).await {
                     refused.into_iter().for_each(|connection| self.refuse_held(connection));
                 } else {
                     self.hold = before;
                 }
             }
-            ClaimAnswer::Wait => drop(self.claims.insert(connection, claimant)),
+            ClaimAnswer::Wait => drop(self.claims.insert(connection, attacher)),
             ClaimAnswer::Probe { holder } => {
-                self.claims.insert(connection, claimant);
+                self.claims.insert(connection, attacher);
                 match self.members.get(&holder) {
                     Some(member) => member.mailbox.send(Mail::Probe { session: self.id.clone() }),
                     None => self.detach(holder).await,
@@ -67,15 +63,15 @@ impl SessionActor {
     }
 
     /// Whether the session exists for this caller. Unknown and foreign are answered alike.
-    fn admits(&self, claimant: &Attacher) -> Result<(), Refusal> {
+    fn admits(&self, attacher: &Attacher) -> Result<(), Refusal> {
         let proven = match self.shared.config.session.ownership {
             // A signed state is proof enough: it was given to the owner only.
-            Ownership::Token if matches!(claimant.approach.origin, AttachOrigin::Created | AttachOrigin::Restored) => {
+            Ownership::Token if matches!(attacher.request.origin, AttachOrigin::Created | AttachOrigin::Restored) => {
                 Ok(())
             }
-            ownership => self.record.is_proven(ownership, claimant.approach.proof.as_ref()),
+            ownership => self.record.is_proven(ownership, attacher.request.proof.as_ref()),
         };
-        if self.owner != claimant.approach.principal && !mutant("skip-the-owner-of-a-session") {
+        if self.owner != attacher.request.principal && !mutant("skip-the-owner-of-a-session") {
             return Err(refusals::session_not_found());
         }
         proven.and_then(|()| self.alive_or_refusal())?;
@@ -126,41 +122,41 @@ impl SessionActor {
     pub(super) async fn settle_claims(&mut self, outcome: Option<ProbeOutcome>) {
         let Some(outcome) = outcome else { return };
         outcome.refused.into_iter().for_each(|connection| self.refuse_held(connection));
-        let Some(claimant) = outcome.granted.and_then(|connection| self.claims.remove(&connection)) else { return };
+        let Some(attacher) = outcome.granted.and_then(|connection| self.claims.remove(&connection)) else { return };
         if let Err(refusal) = self.alive_or_refusal() {
             // The session ended while the claim waited.
-            self.hold.handle_gone(claimant.mailbox.connection);
-            return self.refuse(&claimant, refusal);
+            self.hold.handle_gone(attacher.mailbox.connection);
+            return self.refuse(&attacher, refusal);
         }
         self.shared.metrics.takeovers.inc("probed_dead");
-        let connection = claimant.mailbox.connection;
-        if !self.grant(claimant, outcome.superseded).await {
+        let connection = attacher.mailbox.connection;
+        if !self.grant(attacher, outcome.superseded).await {
             self.hold.handle_gone(connection);
             self.count_presence();
         }
     }
 
     fn refuse_held(&mut self, connection: ConnectionKey) {
-        let Some(claimant) = self.claims.remove(&connection) else { return };
+        let Some(attacher) = self.claims.remove(&connection) else { return };
         self.shared.metrics.takeovers.inc("refused");
         let message =
             "Another live connection holds the session. Send again with `content.take_over: true` to take it over.";
-        self.refuse(&claimant, Refusal::new(ErrorCode::SessionAlreadyActive, message));
+        self.refuse(&attacher, Refusal::new(ErrorCode::SessionAlreadyActive, message));
     }
 
-    fn refuse(&self, claimant: &Attacher, refusal: Refusal) {
+    fn refuse(&self, attacher: &Attacher, refusal: Refusal) {
         self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
-        let AttachRequest { session, origin, .. } = &claimant.approach;
-        claimant.mailbox.send(Mail::Refused { session: session.clone(), refusal, origin: Some(*origin) });
+        let AttachRequest { session, origin, .. } = &attacher.request;
+        attacher.mailbox.send(Mail::Refused { session: session.clone(), refusal, origin: Some(*origin) });
     }
 
     /// Hands over the right to read, and to write unless it only observes. The previous holder is notified only
     /// once that has succeeded; false if it has not.
-    async fn grant(&mut self, claimant: Attacher, superseded: Option<ConnectionKey>) -> bool {
-        let grant = match self.prepare(&claimant).await {
+    async fn grant(&mut self, attacher: Attacher, superseded: Option<ConnectionKey>) -> bool {
+        let grant = match self.prepare(&attacher).await {
             Ok(grant) => grant,
             Err(refusal) => {
-                self.refuse(&claimant, refusal);
+                self.refuse(&attacher, refusal);
                 return false;
             }
         };
@@ -168,10 +164,10 @@ impl SessionActor {
             self.shared.metrics.takeovers.inc("granted");
             member.mailbox.send(Mail::TakenOver { session: self.id.clone() });
         }
-        if let Some(restored) = &claimant.approach.restored {
+        if let Some(restored) = &attacher.request.restored {
             self.shared.metrics.state_restores.inc(restored.source.word());
         }
-        let Attacher { mailbox, approach: AttachRequest { observe, .. } } = claimant;
+        let Attacher { mailbox, request: AttachRequest { observe, .. } } = attacher;
         self.claims.remove(&mailbox.connection);
         self.members.insert(mailbox.connection, SessionAttachment { mailbox: mailbox.clone(), observe });
         mailbox.send(Mail::Granted(Box::new(grant)));
@@ -179,25 +175,25 @@ impl SessionActor {
         true
     }
 
-    async fn prepare(&mut self, claimant: &Attacher) -> Result<Grant, Refusal> {
-        let claimed = claimant.approach.session.clone();
+    async fn prepare(&mut self, attacher: &Attacher) -> Result<Grant, Refusal> {
+        let claimed = attacher.request.session.clone();
         // It was restored while this claim waited; the answer is the one for a client that comes now.
-        goes_by(&self.shared, &self.log, &self.record, &claimed, claimant.mailbox.admitted)?;
+        goes_by(&self.shared, &self.log, &self.record, &claimed, attacher.mailbox.admitted)?;
         if let Some(restored) =
-            claimant.approach.restored.as_deref().filter(|restored| restored.source == RestoredFrom::Live)
+            attacher.request.restored.as_deref().filter(|restored| restored.source == RestoredFrom::Live)
         {
             self.supersede(restored).await?;
         }
-        if !claimant.approach.observe {
+        if !attacher.request.observe {
             self.mark_held().await?;
         }
         let extent = self.shared.logs.store.extent(&self.log).await.map_err(|error| refusals::of_store(&error))?;
-        let extent = as_restored(extent, claimant.approach.restored.as_deref());
+        let extent = as_restored(extent, attacher.request.restored.as_deref());
         let mut resume_token = None;
-        if !claimant.approach.observe && self.shared.config.session.ownership == Ownership::Token {
-            resume_token = Some(self.rotate_token(claimant).await?);
+        if !attacher.request.observe && self.shared.config.session.ownership == Ownership::Token {
+            resume_token = Some(self.rotate_token(attacher).await?);
         }
-        let resume = match (&claimant.approach.cursor, claimant.approach.observe) {
+        let resume = match (&attacher.request.cursor, attacher.request.observe) {
             (Some(cursor), _) => Resume::decide(&extent, cursor),
             (None, true) if mutant("observers-begin-at-the-end") => Resume::CaughtUp,
             (None, true) => Resume::from_the_start(&extent),
@@ -206,20 +202,20 @@ impl SessionActor {
                 Resume::behind_mark(&extent, &mark)
             }
         };
-        if !claimant.approach.observe {
+        if !attacher.request.observe {
             self.adopt_epoch(&extent);
         }
         Ok(Grant {
             session: self.id.clone(),
             claimed,
             log: self.log.clone(),
-            observe: claimant.approach.observe,
-            origin: claimant.approach.origin,
-            greeting: self.greeting(claimant, &extent, resume, resume_token),
+            observe: attacher.request.observe,
+            origin: attacher.request.origin,
+            greeting: self.greeting(attacher, &extent, resume, resume_token),
             resume,
-            position: claimant.approach.cursor.as_ref().map(|cursor| cursor.seq),
+            position: attacher.request.cursor.as_ref().map(|cursor| cursor.seq),
             extent,
-            since: claimant.approach.since,
+            since: attacher.request.since,
         })
     }
 
@@ -252,9 +248,9 @@ impl SessionActor {
     }
 
     /// Writes down the new resume token before a client is given it, and with it that the session is held.
-    async fn rotate_token(&mut self, claimant: &Attacher) -> Result<String, Refusal> {
+    async fn rotate_token(&mut self, attacher: &Attacher) -> Result<String, Refusal> {
         let token = entropy::secret();
-        let (hash, shown) = (Presented::hash(&token).0, claimant.approach.proof.as_ref().map(|shown| shown.0.as_str()));
+        let (hash, shown) = (Presented::hash(&token).0, attacher.request.proof.as_ref().map(|shown| shown.0.as_str()));
         let mut change = self.change();
         change.record.resume_token = Some(match &self.record.resume_token {
             Some(known) => known.rotated(hash, shown),
@@ -265,8 +261,8 @@ impl SessionActor {
     }
 
     /// Writes down that the session is held. The grant must be true: where nodes share the store, another one may
-    /// have had the session since this one stood still, and only a commit tells. It also tells what Redis has lost, before
-    /// the claimant is told where it is.
+    /// have had the session since this one stood still, and only a commit shows that. It also shows what Redis has lost, before
+    /// the attacher gets its position.
     async fn mark_held(&mut self) -> Result<(), Refusal> {
         self.record.held = true;
         if self.shared.config.session.ownership == Ownership::Token {
@@ -290,7 +286,7 @@ impl SessionActor {
         }
     }
 
-    fn greeting(&self, claimant: &Attacher, extent: &Extent, resume: Resume, resume_token: Option<String>) -> Control {
+    fn greeting(&self, attacher: &Attacher, extent: &Extent, resume: Resume, resume_token: Option<String>) -> Control {
         let mut facts = json!({
             "server_version": env!("CARGO_PKG_VERSION"),
             "capabilities": capabilities(),
@@ -303,7 +299,7 @@ impl SessionActor {
         if let Some(token) = resume_token {
             facts["resume_token"] = token.into();
         }
-        if let Some(restored) = claimant.approach.restored.as_deref() {
+        if let Some(restored) = attacher.request.restored.as_deref() {
             if let (Value::Object(facts), Value::Object(more)) = (&mut facts, SessionActor::restored_facts(restored)) {
                 facts.extend(more);
             }
@@ -311,7 +307,7 @@ impl SessionActor {
             let content = "Session restored successfully".into();
             return Control::new(names::STATE_RESTORED, Some(self.id.clone()), content, facts);
         }
-        let content = if claimant.approach.origin == AttachOrigin::Created {
+        let content = if attacher.request.origin == AttachOrigin::Created {
             json!({ "session_id": self.id, "created_at": clock::rfc3339(self.record.created_ms) })
         } else {
             facts["reconnected"] = true.into();

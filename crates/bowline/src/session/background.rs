@@ -31,8 +31,8 @@ pub struct OperationEnd {
 }
 
 impl OperationEnd {
-    /// What the content of `agent.operation_completed` says.
-    pub(super) fn told(content: &Value) -> OperationEnd {
+    /// As the content of `agent.operation_completed` says it.
+    pub(super) fn from_content(content: &Value) -> OperationEnd {
         let status = Status::deserialize(&content["status"]).unwrap_or(Status::Failed);
         let error = TurnError::deserialize(&content["error"]).ok();
         OperationEnd { status, result: content.get("result").cloned(), error, let_go: false }

@@ -137,9 +137,9 @@ impl SessionCommand {
     /// Answers the sender, if it waits for an answer.
     pub fn refuse(self, session: &SessionId, refusal: &Refusal) {
         match (self.ask, self.from) {
-            (SessionRequest::Attach(approach), CommandSender::Connection(mailbox)) => {
+            (SessionRequest::Attach(request), CommandSender::Connection(mailbox)) => {
                 // The session may have got another name since.
-                let AttachRequest { session, origin, .. } = *approach;
+                let AttachRequest { session, origin, .. } = *request;
                 mailbox.send(Mail::Refused { session, refusal: refusal.clone(), origin: Some(origin) });
             }
             (ask, _) if !ask.is_awaited() => {}
@@ -181,7 +181,7 @@ pub struct AttachRequest {
 #[derive(Debug)]
 pub struct Attacher {
     pub mailbox: Mailbox,
-    pub approach: AttachRequest,
+    pub request: AttachRequest,
 }
 
 /// Session → connection.
@@ -263,7 +263,7 @@ pub type MailReceiver = mpsc::UnboundedReceiver<Box<Mail>>;
 pub struct Mailbox {
     pub connection: ConnectionKey,
     /// Whether the connection was attached to the session that it writes to now or before. Then it has shown whose it is, and
-    /// is told what became of the session.
+    /// gets a notice of what became of the session.
     pub admitted: bool,
     route: MailRoute,
 }

@@ -75,7 +75,7 @@ pub struct OperationEntry {
     idempotency_key: Option<MessageId>,
     digest: String,
     pub status: Status,
-    /// The event of the session's log that told its beginning.
+    /// The event of the session's log that announced its beginning.
     #[serde(default)]
     pub started: Seq,
     /// What the session keeps of its end, in bytes.
@@ -299,7 +299,7 @@ impl SessionActor {
         let Some(at) = entries.iter().position(open) else { return Ok(CommandOutcome::Done) };
         let mut change = self.change();
         change.event(&Draft::new(names::OPERATION_COMPLETED, content));
-        self.keep_end(&mut change, &entries, at, OperationEnd::told(content));
+        self.keep_end(&mut change, &entries, at, OperationEnd::from_content(content));
         change.record.operations_running = Some(running(&entries) - 1);
         self.commit(change).await?;
         Ok(CommandOutcome::Done)

@@ -59,7 +59,7 @@ pub struct SessionRecord {
     /// How many of them have not ended, as far as the session knows; not known if an older version wrote this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations_running: Option<u64>,
-    /// How many ends of responses webhooks have not been told of; they are kept as items.
+    /// How many ends of responses are owed to webhooks; they are kept as items.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub webhooks: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -449,9 +449,9 @@ impl RunEnd {
         facts.add_some("stage", error.stage.as_ref());
         facts.add_some("finish", error.finish.as_ref().map(|word| &word.0));
         let word = if error.code == ErrorCode::AgentLost { "lost" } else { "failed" };
-        let told = TurnError { code: error.code.as_str().to_owned(), message: error.message.clone() };
+        let failure = TurnError { code: error.code.as_str().to_owned(), message: error.message.clone() };
         let draft = Draft::new(names::ERROR, &error.message).metadata(&facts.0);
-        RunEnd { draft, word, answer: None, error: Some(told) }
+        RunEnd { draft, word, answer: None, error: Some(failure) }
     }
 
     /// Adds a fact to what its event says.

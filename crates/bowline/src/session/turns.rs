@@ -43,7 +43,7 @@ pub struct TurnEnd {
 }
 
 /// What partial answers add up to. They are joined as they were written: a character may be cut in two between them.
-fn spoken(logged: &[Recorded]) -> String {
+fn streamed_text(logged: &[Recorded]) -> String {
     let views = logged.iter().filter_map(Recorded::view).filter(|event| event.event == names::PARTIAL_ANSWER);
     let bodies = views.filter_map(|event| event.content.get().strip_prefix('"')?.strip_suffix('"'));
     text::unescaped(&bodies.collect::<String>())
@@ -89,7 +89,7 @@ impl SessionActor {
             return Ok((run.partial.clone(), None));
         }
         let mut logged = self.logged_since(active.started).await?;
-        let text = spoken(&logged);
+        let text = streamed_text(&logged);
         // The end is about to be logged; what the reader of a stream makes of it belongs to the message.
         let epoch = self.shared.logs.store.extent(&self.log).await.map_err(|error| refusals::of_store(&error))?.epoch;
         let bytes = end.draft.seal(&self.id, "").number(&epoch, ended);
@@ -253,6 +253,6 @@ mod tests {
             Recorded { seq: Seq::ZERO.next(), bytes: text.into_bytes().into() }
         };
         let logged = [raw(r#""a \ud83d""#), raw(r#""\ude00 b\n""#), raw("7")];
-        assert_eq!(spoken(&logged), "a \u{1f600} b\n");
+        assert_eq!(streamed_text(&logged), "a \u{1f600} b\n");
     }
 }

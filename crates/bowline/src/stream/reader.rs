@@ -141,7 +141,7 @@ impl<P: Projection> StreamReader<P> {
             Followed::Idle => return Ok(false),
         }
         if watch.take_gap() {
-            self.readers.metrics.gaps_told.inc();
+            self.readers.metrics.gaps_reported.inc();
         }
         Ok(true)
     }

@@ -54,7 +54,7 @@ impl TaskActor {
             if let Err(refusal) = self.check_position(id, *seq).await {
                 return Taking::Refused(refusal);
             }
-            match self.judge(id, *seq, &append.chunks).await {
+            match self.check_sequence(id, *seq, &append.chunks).await {
                 Ok(None) => {}
                 Ok(Some(last)) => return Taking::Known { last },
                 Err(refusal) => return Taking::Refused(refusal),
@@ -85,7 +85,12 @@ impl TaskActor {
     }
 
     /// What a place says about an append: nothing if it is the next one, and which event was its last if it came before.
-    async fn judge(&self, id: &ProducerId, seq: u64, chunks: &[Box<RawValue>]) -> Result<Option<Seq>, Refusal> {
+    async fn check_sequence(
+        &self,
+        id: &ProducerId,
+        seq: u64,
+        chunks: &[Box<RawValue>],
+    ) -> Result<Option<Seq>, Refusal> {
         let position = self.producers.get(id);
         let Some(position) = position.filter(|position| seq != position.next) else { return Ok(None) };
         if mutant("take-a-repeated-append") && seq < position.next {

@@ -166,9 +166,9 @@ impl TaskActor {
         if let Some(error) = &self.record.error {
             content["error"] = json!({ "code": error.code, "message": error.message });
         }
-        let told = self.shared.tell_session(&session, &self.owner, &self.id, content).await;
+        let answered = self.shared.tell_session(&session, &self.owner, &self.id, content).await;
         let record = TaskRecord { untold: false, ..self.record.clone() };
-        let stored = match told {
+        let stored = match answered {
             Err(refusal) if refusal.code.action() == RecoveryAction::RetryLater => Err(refusal),
             // The session knows, or does not exist any more.
             Ok(()) | Err(_) => self.commit(&[], Vec::new(), Some(record)).await.map(drop),

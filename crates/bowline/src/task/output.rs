@@ -1,4 +1,4 @@
-//! The call that an operation is, in its stream: told as it begins, and answered as it ends, in the terms of any tool's call.
+//! The call that an operation is, in its stream: announced as it begins, and answered as it ends, in the terms of any tool's call.
 
 use bowline_core::dialect::{Importer, OperationCalls, OwedChunk, answer_chunk};
 use bowline_env::entropy;

@@ -103,10 +103,10 @@ async fn cut_once(mut socket: WebSocket, connections: Arc<AtomicUsize>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_gets_its_whole_answer_once_although_the_connection_broke() {
     let connections = Arc::new(AtomicUsize::new(0));
-    let door = |upgrade: WebSocketUpgrade, State(count): State<Arc<AtomicUsize>>| async move {
+    let endpoint = |upgrade: WebSocketUpgrade, State(count): State<Arc<AtomicUsize>>| async move {
         upgrade.on_upgrade(move |socket| cut_once(socket, count))
     };
-    let address = serve(Router::new().route("/ws", get(door)).with_state(connections.clone())).await;
+    let address = serve(Router::new().route("/ws", get(endpoint)).with_state(connections.clone())).await;
     let output = bowline(&["chat", &format!("ws://{address}")], "hello\n").await;
     assert_eq!(text(&output.stdout), "world\n", "{}", text(&output.stderr));
     assert!(output.status.success());
@@ -250,8 +250,12 @@ async fn the_start_says_in_one_line_what_is_open_to_whom() {
     let jwt = ("BOWLINE_AUTH__JWT_SECRET", "a secret that is long enough for HS256!");
     for (listen, variables, said) in [
         ("127.0.0.1:0", vec![], vec!["this machine", "all sessions", "the admin API: this machine"]),
-        ("0.0.0.0:0", vec![], vec!["EVERYBODY", "resume token", "the admin API: nobody", "auth.admin_token"]),
-        ("0.0.0.0:0", vec![token], vec!["EVERYBODY", "resume token", "the admin API: who has `auth.admin_token`"]),
+        ("0.0.0.0:0", vec![], vec!["EVERY CLIENT", "resume token", "the admin API: closed", "auth.admin_token"]),
+        (
+            "0.0.0.0:0",
+            vec![token],
+            vec!["EVERY CLIENT", "resume token", "the admin API: holders of `auth.admin_token`"],
+        ),
         ("0.0.0.0:0", vec![("BOWLINE_AUTH__MODE", "jwt"), jwt], vec!["JWT", "the admin API", "`admin`"]),
     ] {
         let dir = tempfile::TempDir::new().unwrap();

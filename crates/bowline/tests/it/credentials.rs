@@ -369,7 +369,7 @@ async fn without_auth_the_admin_token_makes_an_admin() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_credential_of_another_scheme_is_refused_as_such_at_every_door() {
+async fn a_credential_of_another_scheme_is_refused_as_such_at_every_endpoint() {
     let server = Server::loaded(
         settings(TempDir::new().unwrap().path(), r#"{ token = "t", principal = "alice", admin = true }"#),
         Own::default(),

@@ -87,7 +87,7 @@ fn every_metric_is_described() {
 }
 
 #[test]
-fn every_door_is_described() {
+fn every_endpoint_is_described() {
     described(&["README.md", "docs/operations.md", "docs/protocol/tasks.md"], bowline::http::paths(), "the path");
     described(&["README.md", "docs/operations.md"], bowline::http::openapi::PATHS.iter().copied(), "the path");
 }
@@ -104,7 +104,7 @@ fn every_endpoint_of_the_responses_api_is_in_the_protocol_and_in_its_document() 
 }
 
 #[test]
-fn every_endpoint_of_the_chat_door_is_in_the_protocol_and_in_openapi() {
+fn every_endpoint_of_the_chat_api_is_in_the_protocol_and_in_openapi() {
     let protocol = read("docs/protocol/tasks.md");
     let document = bowline::http::openapi::document(false, &[]);
     let mut missing = Vec::new();

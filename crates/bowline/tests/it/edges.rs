@@ -107,7 +107,7 @@ fn garbage() -> impl Strategy<Value = Message> {
 }
 
 #[tokio::test]
-async fn a_thousand_frames_of_garbage_harm_nobody() {
+async fn a_thousand_frames_of_garbage_harm_no_client() {
     let mut config = support::config();
     config.limits.bad_frames_max = 1_000_000;
     let server = Server::with(config).await;
@@ -136,7 +136,7 @@ async fn a_thousand_frames_of_garbage_harm_nobody() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_not_websocket_at_all_harm_nobody() {
+async fn bytes_that_are_not_websocket_at_all_harm_no_client() {
     let server = Server::start().await;
     for bytes in
         [&b"\x00\xff\xfe garbage\r\n\r\n"[..], b"GET /ws HTTP/1.1\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n\r\n"]
@@ -302,7 +302,7 @@ async fn a_message_is_as_long_as_what_it_says_however_it_is_written_and_wherever
 }
 
 #[tokio::test]
-async fn somebody_elses_session_does_not_exist() {
+async fn the_session_of_another_principal_does_not_exist() {
     let server = Server::with(with_tokens()).await;
     let mut alice = as_user(&server, "alice-secret").await;
     let session = alice.create().await;
@@ -436,7 +436,7 @@ async fn foreign_pages_are_refused_before_the_upgrade() {
 }
 
 #[tokio::test]
-async fn a_door_that_wants_a_credential_says_of_which_kind() {
+async fn an_endpoint_that_wants_a_credential_says_of_which_kind() {
     let server = Server::with(with_tokens()).await;
     for path in ["/api/chat/sessions", "/api/admin/node", "/mcp", "/produce"] {
         for header in [None, Some(("authorization", "Bearer wrong"))] {
@@ -512,7 +512,7 @@ async fn whole(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn the_admin_door_needs_an_admin() {
+async fn the_admin_api_needs_an_admin() {
     let server = Server::with(with_tokens()).await;
     for path in ["node", "sessions", "sessions/x", "sessions/x/events", "config"] {
         let path = format!("/api/admin/{path}");
@@ -581,7 +581,7 @@ async fn a_client_that_never_reads_cannot_make_the_server_grow() {
 }
 
 #[tokio::test]
-async fn a_name_lent_to_loopback_reads_nothing_from_the_admin_door() {
+async fn a_name_lent_to_loopback_reads_nothing_from_the_admin_api() {
     let server = Server::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     // A page that rebound its own name sends no origin when it reads from itself.

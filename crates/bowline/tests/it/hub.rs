@@ -147,7 +147,7 @@ async fn a_model_is_offered_the_hubs_tools_and_told_when_an_outcome_is_unknown()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node.js"]
-async fn an_operator_adds_a_server_for_everybody_and_removes_it() {
+async fn an_operator_adds_a_server_for_all_clients_and_removes_it() {
     let dir = TempDir::new().unwrap();
     let backend = Backend::start(dir.path(), 0).await;
     let server = served(config(), backend.named(dir.path())).await;
@@ -264,7 +264,7 @@ async fn a_removed_server_stays_away_over_kill_nine_and_returns_when_its_entry_c
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node.js"]
-async fn whoever_runs_a_hub_over_stdio_removes_its_servers_and_brings_them_back() {
+async fn the_client_of_a_hub_over_stdio_removes_its_servers_and_brings_them_back() {
     let dir = TempDir::new().unwrap();
     let backend = Backend::start(dir.path(), 0).await;
     backend.named(dir.path());
@@ -494,7 +494,7 @@ async fn status_of(server: &Server, path: &str, headers: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_proxy_that_passes_the_public_name_on_every_door_opens() {
+async fn behind_a_proxy_that_passes_the_public_name_on_every_endpoint_opens() {
     let mut config = config();
     config.auth.origins = vec!["https://agents.example".into()];
     let token = StaticToken { token: Secret::new("t"), principal: Principal::parse("alice").unwrap(), admin: true };

@@ -208,7 +208,7 @@ async fn a_server_whose_issuer_is_away_starts_and_lets_people_in_once_it_is_back
 }
 
 #[tokio::test]
-async fn an_issuer_that_never_answers_keeps_nobody_else_waiting() {
+async fn an_issuer_that_never_answers_keeps_no_other_waiting() {
     let key = Issued::new("k");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/jwks", listener.local_addr().unwrap());

@@ -204,7 +204,7 @@ async fn the_runs_of_a_killed_node_end_on_another_and_its_clients_read_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Redis"]
-async fn runs_end_although_nobody_asks_for_them() {
+async fn runs_end_although_no_client_asks_for_them() {
     let mut scene = Scene::new(&[], 2, &[("BOWLINE_LEASE__TTL", "2s")]).await;
     let mut client = Client::dial(scene.at(0), &[]).await.unwrap();
     let session = client.create().await;

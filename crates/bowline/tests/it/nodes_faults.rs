@@ -262,7 +262,7 @@ async fn a_node_that_gives_no_sign_of_life_says_that_it_is_not_ready_and_why() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let (status, why) = told.unwrap();
-    assert!(status == 503 && why.contains("sign of life"), "{status} {why}");
+    assert!(status == 503 && why.contains("heartbeat"), "{status} {why}");
     for node in [0, 1] {
         loop {
             let (status, body) = get(scene.at(node), "/readyz", &[]).await;
@@ -277,7 +277,7 @@ async fn a_node_that_gives_no_sign_of_life_says_that_it_is_not_ready_and_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Redis"]
-async fn whoever_asks_a_node_that_does_not_answer_is_told_within_the_limit() {
+async fn a_request_to_a_node_that_does_not_answer_fails_within_the_limit() {
     // The lease is so long that nobody takes the frozen node for dead meanwhile.
     let more = [("BOWLINE_LEASE__TTL", "60s"), ("BOWLINE_LEASE__ANSWER_TIMEOUT", "2s")];
     let scene = Scene::new(&[], 2, &more).await;
@@ -308,7 +308,7 @@ async fn whoever_asks_a_node_that_does_not_answer_is_told_within_the_limit() {
 /// `judges/upgrade/test.sh` builds the version before this one and runs this.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Redis"]
-async fn a_rolling_upgrade_under_load_is_noticed_by_nobody() {
+async fn a_rolling_upgrade_under_load_is_noticed_by_no_client() {
     let Some(previous) = std::env::var_os("NODES_PREVIOUS").map(PathBuf::from) else {
         return println!("there is no other version here; judges/upgrade/test.sh builds one");
     };

@@ -87,7 +87,7 @@ async fn a_message_right_behind_a_reconnect_is_not_lost_with_the_sessions_node()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Redis"]
-async fn whoever_asks_something_of_a_killed_node_is_told_in_a_moment() {
+async fn a_request_to_a_killed_node_fails_in_a_moment() {
     for ask in ["user.message", "user.cancel"] {
         let mut scene = Scene::new(&[], 2, &[LONG_LEASE]).await;
         let mut client = Client::dial(scene.at(0), &[]).await.unwrap();
@@ -171,7 +171,7 @@ async fn what_has_no_run_is_served_elsewhere_as_soon_as_its_node_drains() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Redis"]
-async fn messages_that_wait_on_a_node_that_drains_run_elsewhere_although_nobody_asks() {
+async fn messages_that_wait_on_a_node_that_drains_run_elsewhere_without_a_request() {
     let mut scene = Scene::new(&[], 2, &[LONG_LEASE, ("BOWLINE_SESSION__WHEN_BUSY", "queue")]).await;
     let mut client = Client::dial(scene.at(0), &[]).await.unwrap();
     let session = client.create().await;
@@ -196,7 +196,7 @@ async fn messages_that_wait_on_a_node_that_drains_run_elsewhere_although_nobody_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Redis"]
-async fn nodes_that_could_not_see_each_other_bury_nobody() {
+async fn nodes_that_could_not_see_each_other_declare_none_dead() {
     let scene = Scene::new(&[], 2, &[]).await;
     let mut client = Client::dial(scene.at(0), &[]).await.unwrap();
     let session = client.create().await;

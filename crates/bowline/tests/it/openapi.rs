@@ -1,4 +1,4 @@
-//! The document at `/openapi.json` and the doors it describes; pages of other origins; how HTTP says no.
+//! The document at `/openapi.json` and the endpoints it describes; pages of other origins; how HTTP says no.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -214,7 +214,7 @@ async fn a_page_of_another_origin_is_refused_and_reads_nothing() {
 }
 
 #[tokio::test]
-async fn other_doors_share_nothing_with_other_origins() {
+async fn other_endpoints_share_nothing_with_other_origins() {
     let server = Server::with(with_origin("https://app.example")).await;
     for path in ["/healthz", "/metrics", "/api/admin/node"] {
         let answer = ask(&server, "GET", path, &[("origin", "https://app.example")]).await;

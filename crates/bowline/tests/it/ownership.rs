@@ -58,9 +58,9 @@ async fn a_token_is_worth_nothing_once_its_successor_was_used_over_http() {
 }
 
 #[tokio::test]
-async fn every_door_that_takes_a_token_uses_it() {
-    let doors = ["", "/cancel", "list", "task"];
-    for door in doors {
+async fn every_endpoint_that_takes_a_token_uses_it() {
+    let endpoints = ["", "/cancel", "list", "task"];
+    for endpoint in endpoints {
         let server = server().await;
         let (mut client, first) = session(&server).await;
         let id = client.session.clone();
@@ -69,14 +69,14 @@ async fn every_door_that_takes_a_token_uses_it() {
         let path = format!("/api/chat/sessions/{id}");
         let (_client, second) = resume(&server, &id, &first).await;
         let api = Api::new(server.address).with("bowline-resume-token", &second.unwrap());
-        let used = match door {
+        let used = match endpoint {
             "/cancel" => api.post(&format!("{path}/cancel"), &json!({})).await.0,
             "list" => api.get("/api/chat/sessions").await.0,
             "task" => api.get(&format!("/api/chat/tasks/turn_1_{id}")).await.0,
             _ => api.get(&path).await.0,
         };
-        assert_eq!(used, 200, "{door}");
-        assert_eq!(status(&server, &path, &first).await, 404, "{door}");
+        assert_eq!(used, 200, "{endpoint}");
+        assert_eq!(status(&server, &path, &first).await, 404, "{endpoint}");
         server.stop().await;
     }
 }
@@ -114,7 +114,7 @@ async fn a_claim_that_is_refused_has_used_its_token_all_the_same() {
 }
 
 #[tokio::test]
-async fn whoever_had_the_session_is_told_what_became_of_it() {
+async fn a_client_that_had_the_session_is_notified_of_what_became_of_it() {
     let server = server().await;
     let (mut loser, first) = session(&server).await;
     let id = loser.session.clone();

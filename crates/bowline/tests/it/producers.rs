@@ -123,10 +123,10 @@ async fn a_completion_that_says_otherwise_than_the_first_is_refused() {
     let server = Server::start().await;
     let api = Api::new(server.address);
     let (task, operation) = task(&api).await;
-    let doors = [format!("/api/chat/tasks/{task}/complete"), format!("/api/chat/operations/{operation}/complete")];
-    let first = api.post(&doors[0], &json!({ "success": true, "result": { "a": 1, "b": [0.1] } })).await;
+    let endpoints = [format!("/api/chat/tasks/{task}/complete"), format!("/api/chat/operations/{operation}/complete")];
+    let first = api.post(&endpoints[0], &json!({ "success": true, "result": { "a": 1, "b": [0.1] } })).await;
     assert_eq!(first.0, 200, "{}", first.1);
-    for door in &doors {
+    for endpoint in &endpoints {
         for (said, status) in [
             (json!({ "success": true, "result": { "b": [0.1], "a": 1 } }), 200),
             (json!({ "success": true }), 200),
@@ -134,7 +134,7 @@ async fn a_completion_that_says_otherwise_than_the_first_is_refused() {
             (json!({ "success": true, "result": 1 }), 409),
             (json!({ "success": false, "error": "x" }), 409),
         ] {
-            let answer = api.post(door, &said).await;
+            let answer = api.post(endpoint, &said).await;
             assert_eq!(answer.0, status, "{said}: {}", answer.1);
             if status == 200 {
                 assert_eq!(answer, first, "as the first time");

@@ -95,7 +95,7 @@ async fn an_observer_sees_everything_and_may_write_nothing() {
 }
 
 #[tokio::test]
-async fn a_live_holder_keeps_its_seat_until_it_is_taken_over_by_name() {
+async fn a_live_holder_keeps_the_session_until_it_is_taken_over_by_name() {
     let server = Server::start().await;
     let (mut holder, session) = server.session().await;
     // The holder must be reading, or it could not answer the probe.
@@ -117,7 +117,7 @@ async fn a_live_holder_keeps_its_seat_until_it_is_taken_over_by_name() {
 }
 
 #[tokio::test]
-async fn a_holder_that_does_not_answer_the_probe_loses_its_seat() {
+async fn a_holder_that_does_not_answer_the_probe_loses_the_session() {
     let server = Server::start().await;
     // A client that does not poll its socket answers no ping.
     let (_silent, session) = server.session().await;
@@ -367,7 +367,7 @@ async fn a_drain_tells_clients_lets_runs_finish_and_closes_1012() {
 }
 
 #[tokio::test]
-async fn work_goes_on_while_nobody_is_attached() {
+async fn work_goes_on_while_no_client_is_attached() {
     let server = Server::start().await;
     let (mut client, session) = server.session().await;
     client.say("/long 300 1").await;
@@ -381,7 +381,7 @@ async fn work_goes_on_while_nobody_is_attached() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_reading_slows_nobody_and_gets_everything_later() {
+async fn a_reader_that_stops_reading_slows_no_other_and_gets_everything_later() {
     let server = Server::start().await;
     let (mut client, session) = server.session().await;
     let mut slow = server.connect().await;
@@ -473,7 +473,7 @@ async fn a_drain_does_not_wait_for_a_person() {
 }
 
 #[tokio::test]
-async fn an_ended_session_is_held_by_nobody() {
+async fn an_ended_session_has_no_holder() {
     let server = Server::start().await;
     let (mut client, session) = server.session().await;
     client.send(json!({ "event": "user.end_session" })).await;
@@ -495,7 +495,7 @@ async fn a_holder_may_come_back_on_the_same_connection_and_go_on_without_naming_
     client.send(json!({ "event": "user.message", "content": "/echo z" })).await;
     let frames = client.until(|frame| frame["seq"] == 4).await;
     assert_eq!(seqs(&frames), [2, 3, 4]);
-    // A holder that only wants to watch gives up its seat.
+    // A holder that only wants to watch gives up its hold.
     client.resume(&session, json!({ "mode": "observe", "last_seq": 4 })).await;
     client.say("/echo no").await;
     assert_eq!(client.refusal().await.0, "SESSION_READ_ONLY");
@@ -547,7 +547,7 @@ async fn a_slow_reader_of_an_ended_session_is_told_what_it_missed_and_that_it_is
 }
 
 #[tokio::test]
-async fn everybody_is_told_1012_when_the_server_leaves() {
+async fn every_connection_gets_1012_when_the_server_leaves() {
     let server = Server::start().await;
     let mut clients = Vec::new();
     for _ in 0..200 {

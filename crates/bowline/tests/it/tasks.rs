@@ -385,7 +385,7 @@ async fn cancelling_a_session_stops_what_is_at_work_in_its_background() {
 }
 
 #[tokio::test]
-async fn a_session_says_the_same_of_its_beginning_at_every_door() {
+async fn a_session_says_the_same_of_its_beginning_at_every_endpoint() {
     let server = Server::start().await;
     let api = api(&server);
     for _ in 0..20 {
@@ -415,7 +415,7 @@ async fn a_chat_without_a_name_is_known_by_its_first_message() {
 }
 
 #[tokio::test]
-async fn whoever_follows_a_turn_as_an_operator_is_done_when_it_is() {
+async fn an_operator_that_follows_a_turn_is_done_when_it_is() {
     let server = Server::start().await;
     let api = api(&server);
     let session = api.session().await;

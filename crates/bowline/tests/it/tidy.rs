@@ -38,14 +38,11 @@ const PRIVATE: &[&str] = &[
     "Reply",
     "Confirm",
     "PlanCommand",
-    "Request",
     "Message",
     "Answer",
     "UpstreamFinish",
-    "Spoken",
     "ToolCall",
     "ToolOutcome",
-    "Trouble",
     "SignedState",
     "MemoryMessage",
     "PendingConfirmation",
@@ -55,11 +52,9 @@ const PRIVATE: &[&str] = &[
     "Fields",
     "ServerSpec",
     "Target",
-    "Notification",
     "Response",
     "Inbound",
     "ClientFacts",
-    "Question",
     "CallReply",
     "AnswerReceiver",
     "SuspendedQuestion",
@@ -455,8 +450,11 @@ fn every_file_begins_with_what_it_is_for() {
 }
 
 #[test]
-fn the_machines_have_no_clock_no_dice_and_nothing_to_wait_for() {
-    hold(machines_that_do_more_than_decide, "`core` only decides. Take the time, the dice or the wait as an argument:");
+fn the_machines_have_no_clock_no_randomness_and_nothing_to_wait_for() {
+    hold(
+        machines_that_do_more_than_decide,
+        "`core` only decides. Take the time, the chance or the wait as an argument:",
+    );
 }
 
 #[test]
@@ -627,8 +625,7 @@ fn modules_import_each_other_one_way() {
     assert!(complaints.is_empty(), "{advice}\n  {}", complaints.join("\n  "));
 }
 
-/// Names that several public types have: common words that mean the same everywhere, and what is still to be renamed. The
-/// list may only become shorter.
+/// Names that several public types have: common words that mean the same everywhere. The list may only become shorter.
 const SHARED_TYPE_NAMES: &[&str] = &["Input", "Options", "Output", "State"];
 
 /// The types of a source that other modules can name, each with its place.
@@ -666,6 +663,146 @@ fn a_public_type_has_a_name_of_its_own() {
     let known: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
     let settled: Vec<&&str> = SHARED_TYPE_NAMES.iter().filter(|name| !known.contains(name)).collect();
     assert!(settled.is_empty(), "Only one public type has this name now. Take it off `SHARED_TYPE_NAMES`: {settled:?}");
+}
+
+/// Words that are not the field's, each with what to write instead. A reader who knows servers guesses the second, and has to look the
+/// first up.
+const BANNED_WORDS: &[(&str, &str)] = &[
+    ("anybody", "the client, caller or node that acts"),
+    ("approach", "request"),
+    ("bury", "declare dead"),
+    ("chair", "slot, process"),
+    ("claimant", "attacher"),
+    ("crowd", "overflow, clients"),
+    ("desk", "dispatcher"),
+    ("dice", "entropy, chance"),
+    ("door", "endpoint"),
+    ("errand", "operation"),
+    ("everybody", "all clients"),
+    ("fleet", "topology, nodes"),
+    ("guest", "client"),
+    ("hot", "cached"),
+    ("judge", "verdict, check"),
+    ("legacy", "revision"),
+    ("letter", "message"),
+    ("modern", "revision"),
+    ("neighbour", "peer, sibling"),
+    ("nobody", "no client, no node, None"),
+    ("parcel", "envelope, message"),
+    ("parked", "queued"),
+    ("pen", "segment_writer"),
+    ("roster", "registry"),
+    ("scribe", "projection"),
+    ("seat", "slot, hold"),
+    ("seldom", "rate_limited"),
+    ("skim", "read"),
+    ("somebody", "the client, caller or node that acts"),
+    ("spoken", "accumulated text"),
+    ("told", "sent, reported, announced"),
+    ("trouble", "error, outage"),
+    ("upkeep", "maintenance"),
+    ("visitor", "remote connection"),
+    ("whoever", "the client, caller or node that acts"),
+];
+
+/// Sources in which the words are not held yet.
+const WORDS_NOT_HELD: &[&str] = &["hub/src/", "sim/src/"];
+
+/// Where a banned word stays: it is stored, sent, another project's name, or means what the word says.
+const ALLOWED_WORDS: &[(&str, &str)] = &[
+    // The characters of a text.
+    ("bowline/src/auth/mod.rs", "letters"),
+    ("bowline/src/config/units.rs", "letters"),
+    // Names on the wire between nodes.
+    ("bowline/src/cluster/", "Nobody"),
+    ("bowline/src/cluster/", "WebhookTold"),
+    ("bowline/src/cluster/wire/tests.rs", "parcel"),
+    // Members of what `/readyz` answers.
+    ("bowline/src/cli/status.rs", "troubles"),
+    ("bowline/src/http/health.rs", "trouble"),
+    ("bowline/src/readiness.rs", "troubles"),
+    // A function of the hub.
+    ("bowline/src/drive/cluster.rs", "serve_neighbour"),
+    // A trait of serde.
+    ("core/src/dialect/ai_sdk/sanitize.rs", "Visitor"),
+];
+
+/// The words of an identifier in lower case: those of `snake_case` and of `CamelCase`.
+fn words_of(identifier: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut before = '_';
+    for c in identifier.chars() {
+        if c == '_' || (c.is_ascii_uppercase() && !before.is_ascii_uppercase()) || before == '_' {
+            found.push(String::new());
+        }
+        if c != '_'
+            && let Some(word) = found.last_mut()
+        {
+            word.push(c.to_ascii_lowercase());
+        }
+        before = c;
+    }
+    found.retain(|word| !word.is_empty());
+    found
+}
+
+/// A line without the contents of its string literals and without the comment at its end.
+fn without_text(line: &str) -> String {
+    let code: Vec<&str> = line.split('"').step_by(2).collect();
+    code.join("\"\"").split("//").next().unwrap_or_default().to_owned()
+}
+
+fn banned_words(source: &Source) -> Vec<String> {
+    if source.is_in(WORDS_NOT_HELD) {
+        return Vec::new();
+    }
+    let is_allowed = |identifier: &str| {
+        ALLOWED_WORDS.iter().any(|(place, allowed)| source.is_in(&[place]) && *allowed == identifier)
+    };
+    let instead = |word: &str| {
+        let is_it = |banned: &str| word == banned || word.strip_suffix('s') == Some(banned);
+        BANNED_WORDS.iter().find(|(banned, _)| is_it(banned)).map(|(banned, instead)| format!("`{banned}`: {instead}"))
+    };
+    let mut complaints = Vec::new();
+    for (at, line) in source.code() {
+        let code = without_text(line);
+        for identifier in words(&code).filter(|identifier| !is_allowed(identifier)) {
+            let banned = words_of(identifier).iter().find_map(|word| instead(word));
+            complaints.extend(banned.map(|banned| format!("crates/{}:{at}: {identifier} (not {banned})", source.path)));
+        }
+    }
+    complaints
+}
+
+#[test]
+fn names_are_the_fields_words() {
+    hold(banned_words, "An expert does not guess this name. Write what stands behind the colon:");
+}
+
+#[test]
+fn a_word_is_allowed_only_where_it_stands() {
+    let sources = sources("src");
+    let stands = |place: &str, word: &str| {
+        let mut held = sources.iter().filter(|source| source.is_in(&[place]));
+        held.any(|source| source.code().into_iter().any(|(_, line)| words(line).any(|one| one == word)))
+    };
+    let gone: Vec<_> = ALLOWED_WORDS.iter().filter(|(place, word)| !stands(place, word)).collect();
+    assert!(gone.is_empty(), "Take these off `ALLOWED_WORDS`: {gone:?}");
+}
+
+#[test]
+fn the_private_types_exist() {
+    let sources = sources("src");
+    let defined: BTreeSet<&str> = sources
+        .iter()
+        .flat_map(Source::code)
+        .filter_map(|(_, line)| {
+            let mut parts = words(line.trim()).skip_while(|word| ["pub", "crate", "super", "", "in"].contains(word));
+            matches!(parts.next(), Some("struct" | "enum" | "type")).then(|| parts.next()).flatten()
+        })
+        .collect();
+    let gone: Vec<_> = PRIVATE.iter().filter(|name| !defined.contains(*name)).collect();
+    assert!(gone.is_empty(), "No type has this name any more, so `PRIVATE` guards nothing: {gone:?}");
 }
 
 /// Public modules that the first page of their crate does not name.
@@ -727,6 +864,8 @@ fn each_rule_can_fail() {
         ("clock in core", machines_that_do_more_than_decide, "core/src/link.rs", "let now = Instant::now();"),
         ("doing words", words_that_do_something, "protocol/src/id.rs", "use tokio::sync::mpsc;"),
         ("first page", modules_without_a_word, "core/src/lib.rs", "pub mod link;"),
+        ("words", banned_words, "core/src/process_pool.rs", "    seats: BTreeMap<SlotId, ProcessSlot>,"),
+        ("words in a type", banned_words, "bowline/src/session/attach.rs", "struct GuestList { text: &'static str }"),
         ("todo", unfinished, "store/src/memory.rs", "todo!()"),
         ("ignored test", unfinished, "core/tests/x.rs", "#[ignore = \"slow\"]"),
         ("display", private_types_that_show_themselves, "bowline/src/auth/mod.rs", "impl fmt::Display for Secret {"),
@@ -745,6 +884,9 @@ fn each_rule_can_fail() {
             assert!(rule(&in_tests).is_empty(), "the rule on {what} reaches into tests");
         }
     }
+    let quiet = "    let name = \"seat\"; // Nobody has a chair.";
+    let quiet = Source { path: "core/src/link.rs".to_owned(), text: quiet.to_owned() };
+    assert_eq!(banned_words(&quiet), [""; 0], "texts and comments are not names");
     let long = Source { path: "core/src/link.rs".into(), text: "//! x\n".repeat(LINES_MAX + 1) };
     assert_eq!(too_long(&long).len(), 1);
     let module = |path: &str, text: &str| Source { path: path.into(), text: text.into() };

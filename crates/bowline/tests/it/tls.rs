@@ -115,7 +115,7 @@ async fn a_renewed_certificate_needs_no_restart_and_a_broken_one_changes_nothing
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_speaks_no_tls_gets_nothing_and_costs_nobody_anything() {
+async fn a_client_without_tls_gets_nothing_and_costs_no_other_anything() {
     let dir = TempDir::new().unwrap();
     let files = make(dir.path(), "ours").await;
     let server = serve(dir.path(), &files).await;
@@ -131,7 +131,7 @@ async fn whoever_speaks_no_tls_gets_nothing_and_costs_nobody_anything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_does_not_fit_is_told_before_anybody_is_served() {
+async fn a_key_that_does_not_fit_is_reported_before_a_client_is_served() {
     let dir = TempDir::new().unwrap();
     let (ours, other) = (make(dir.path(), "ours").await, make(dir.path(), "other").await);
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));

@@ -1,4 +1,4 @@
-//! What a link does with requests, watches, states and refusals; lost connections are told in `bowline chat`'s stories.
+//! What a link does with requests, watches, states and refusals; lost connections are in the stories of `bowline chat`.
 
 // Frames are literals here; a `&` before each would only be noise.
 #![allow(clippy::needless_pass_by_value)]

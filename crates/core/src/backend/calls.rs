@@ -79,28 +79,28 @@ pub enum CallFailure {
 
 #[derive(Debug)]
 pub struct BackendCalls {
-    parked: VecDeque<QueuedCall>,
-    parked_max: usize,
+    queued: VecDeque<QueuedCall>,
+    queued_max: usize,
     sent: BTreeMap<QueuedCallId, (Generation, QueuedCall)>,
     /// Those that are sent again, but not yet.
     resting: Vec<(Instant, QueuedCall)>,
 }
 
 impl BackendCalls {
-    pub fn new(parked_max: usize) -> BackendCalls {
-        BackendCalls { parked: VecDeque::new(), parked_max, sent: BTreeMap::new(), resting: Vec::new() }
+    pub fn new(queued_max: usize) -> BackendCalls {
+        BackendCalls { queued: VecDeque::new(), queued_max, sent: BTreeMap::new(), resting: Vec::new() }
     }
 
     pub fn counts(&self) -> (usize, usize) {
-        (self.parked.len() + self.resting.len(), self.sent.len())
+        (self.queued.len() + self.resting.len(), self.sent.len())
     }
 
     /// Gives the call back if there is no room.
     pub fn park(&mut self, call: QueuedCall) -> Result<(), QueuedCall> {
-        if self.parked.len() >= self.parked_max {
+        if self.queued.len() >= self.queued_max {
             return Err(call);
         }
-        self.parked.push_back(call);
+        self.queued.push_back(call);
         Ok(())
     }
 
@@ -116,39 +116,39 @@ impl BackendCalls {
     }
 
     /// All that wait for a connection.
-    pub fn take_parked(&mut self) -> VecDeque<QueuedCall> {
-        std::mem::take(&mut self.parked)
+    pub fn take_queued(&mut self) -> VecDeque<QueuedCall> {
+        std::mem::take(&mut self.queued)
     }
 
     /// All that wait for anything.
     pub fn take_waiting(&mut self) -> VecDeque<QueuedCall> {
-        let mut waiting = self.take_parked();
+        let mut waiting = self.take_queued();
         waiting.extend(self.resting.drain(..).map(|(_, call)| call));
         waiting
     }
 
     /// After a dial that failed: those that do not wait for the next one.
     pub fn take_impatient(&mut self) -> VecDeque<QueuedCall> {
-        self.take_parked_if(|call| call.patient_until.is_none())
+        self.take_queued_if(|call| call.patient_until.is_none())
     }
 
-    pub fn has_parked(&self) -> bool {
-        !self.parked.is_empty()
+    pub fn has_queued(&self) -> bool {
+        !self.queued.is_empty()
     }
 
     pub fn take_overdue(&mut self, now: Instant) -> VecDeque<QueuedCall> {
-        self.take_parked_if(|call| call.due() <= now)
+        self.take_queued_if(|call| call.due() <= now)
     }
 
-    fn take_parked_if(&mut self, taken: impl Fn(&QueuedCall) -> bool) -> VecDeque<QueuedCall> {
-        let (taken, waiting) = std::mem::take(&mut self.parked).into_iter().partition(taken);
-        self.parked = waiting;
+    fn take_queued_if(&mut self, taken: impl Fn(&QueuedCall) -> bool) -> VecDeque<QueuedCall> {
+        let (taken, waiting) = std::mem::take(&mut self.queued).into_iter().partition(taken);
+        self.queued = waiting;
         taken
     }
 
     pub fn next_due(&self) -> Option<Instant> {
-        let parked = self.parked.iter().map(QueuedCall::due);
-        parked.chain(self.resting.iter().map(|(until, _)| *until)).min()
+        let queued = self.queued.iter().map(QueuedCall::due);
+        queued.chain(self.resting.iter().map(|(until, _)| *until)).min()
     }
 
     pub fn sent(&mut self, generation: Generation, call: QueuedCall) {
@@ -169,7 +169,7 @@ impl BackendCalls {
 
     pub fn forget(&mut self, call: QueuedCallId) {
         self.sent.remove(&call);
-        self.parked.retain(|parked| parked.id != call);
+        self.queued.retain(|queued| queued.id != call);
         self.resting.retain(|(_, resting)| resting.id != call);
     }
 

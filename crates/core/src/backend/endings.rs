@@ -40,7 +40,7 @@ impl BackendMachine {
         }
     }
 
-    pub(super) fn fail_parked(&mut self, now: Instant) {
+    pub(super) fn fail_queued(&mut self, now: Instant) {
         let outcome = self.unavailable(now);
         for call in self.calls.take_waiting() {
             self.fail(&call, outcome.clone());

@@ -27,7 +27,7 @@ pub struct Policy {
     /// How long calls on the old transport may finish after a forced reconnect.
     pub grace: Duration,
     /// Calls that may wait for a dial at once.
-    pub parked_max: usize,
+    pub queued_max: usize,
     /// How long a call that surely did not run waits to be sent again, within its deadline.
     pub patience: Duration,
     /// How often is dialled while such calls wait.
@@ -42,7 +42,7 @@ impl Default for Policy {
             retry_after_max: Duration::from_secs(3600),
             retry_jitter: 0.1,
             grace: Duration::from_secs(5),
-            parked_max: 1024,
+            queued_max: 1024,
             // A server that is restarted is back by then; of one that is not, its caller should hear.
             patience: Duration::from_secs(10),
             retry_waited_for: Duration::from_secs(1),

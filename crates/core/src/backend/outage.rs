@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::Generation;
 
-/// The first attempts of an outage are each told…
-pub const TOLD_ATTEMPTS: u32 = 8;
+/// The first attempts of an outage are each announced…
+pub const ANNOUNCED_ATTEMPTS: u32 = 8;
 /// …then one in this time, so that a server that is dead for good is not noise.
-const TOLD_EVERY: Duration = Duration::from_secs(30 * 60);
+const ANNOUNCED_EVERY: Duration = Duration::from_secs(30 * 60);
 
 #[derive(Debug)]
 pub struct Outage {
@@ -15,7 +15,7 @@ pub struct Outage {
     /// Dials that were begun in this outage.
     dials: u32,
     plan: RetryPlan,
-    told_at: Option<Instant>,
+    announced_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ enum RetryPlan {
 
 impl Outage {
     pub fn since(now: Instant) -> Outage {
-        Outage { since: now, dials: 0, plan: RetryPlan::Wait { due: now, early: None }, told_at: None }
+        Outage { since: now, dials: 0, plan: RetryPlan::Wait { due: now, early: None }, announced_at: None }
     }
 
     pub fn dialling(&self) -> Option<Generation> {
@@ -98,12 +98,13 @@ impl Outage {
     /// Plans the next attempt and says whether it is to be announced.
     pub fn plan(&mut self, now: Instant, delay: Duration, attempt: u32) -> bool {
         self.plan = RetryPlan::Wait { due: now + delay, early: None };
-        let quiet_for_long = self.told_at.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EVERY);
-        let told = attempt <= TOLD_ATTEMPTS || quiet_for_long;
-        if told {
-            self.told_at = Some(now);
+        let quiet_for_long =
+            self.announced_at.is_none_or(|announced| now.saturating_duration_since(announced) >= ANNOUNCED_EVERY);
+        let announced = attempt <= ANNOUNCED_ATTEMPTS || quiet_for_long;
+        if announced {
+            self.announced_at = Some(now);
         }
-        told
+        announced
     }
 
     /// How many attempts the outage took, and how long it lasted.

@@ -1,4 +1,4 @@
-//! Secrets that can be told by how they look: bearer tokens, vendors' keys, JWTs, private keys, passwords in URLs.
+//! Secrets that can be recognized by their form: bearer tokens, vendors' keys, JWTs, private keys, passwords in URLs.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;

@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn before_the_signature_is_known_to_be_ours_every_no_is_the_same() {
         let same = SealRefusal::ALL.iter().filter(|one| one.code() == ErrorCode::StateVerificationFailed);
-        let told: Vec<Refusal> = same.map(|one| Refusal::from(*one)).collect();
-        assert_eq!(told.len(), 5);
-        assert!(told.iter().all(|refusal| *refusal == told[0]));
+        let refusals: Vec<Refusal> = same.map(|one| Refusal::from(*one)).collect();
+        assert_eq!(refusals.len(), 5);
+        assert!(refusals.iter().all(|refusal| *refusal == refusals[0]));
     }
 }

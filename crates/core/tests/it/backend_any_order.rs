@@ -76,7 +76,7 @@ impl World {
         #[allow(clippy::disallowed_methods)]
         let t = Instant::now();
         World {
-            backend: BackendMachine::new(Policy { parked_max: 4, ..Policy::default() }),
+            backend: BackendMachine::new(Policy { queued_max: 4, ..Policy::default() }),
             t,
             next_call: 0,
             next_ticket: 0,
@@ -235,8 +235,8 @@ impl World {
         let connected = self.backend.status() == BackendStatus::Connected;
         assert_eq!(connected, self.told_connected, "what was told is what is");
         // One dial at a time that anybody waits for: the others are leftovers of a stop.
-        let (parked, sent) = self.backend.calls();
-        assert_eq!(parked + sent, self.open.len(), "each open call is somewhere");
+        let (queued, sent) = self.backend.calls();
+        assert_eq!(queued + sent, self.open.len(), "each open call is somewhere");
         if self.backend.status() == BackendStatus::Reconnecting {
             let waits = self.backend.poll_timeout().is_some() || !self.dialling.is_empty();
             assert!(waits, "a backend that is away is either dialled or will be");

@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_was_told_of_a_gap_reads_the_same_ids_and_may_come_back(
+    fn a_reader_that_was_sent_a_gap_reads_the_same_ids_and_may_come_back(
         story in story(), trim in any::<Index>(), lost in any::<Index>(), cut in any::<Index>(),
     ) {
         let written = write(&story.log);
@@ -218,7 +218,7 @@ fn a_stream_whose_beginning_goes_while_its_end_is_looked_at_ends() {
 }
 
 #[test]
-fn whoever_missed_text_gets_the_whole_answer_without_a_place_in_the_stream() {
+fn a_reader_that_missed_text_gets_the_whole_answer_without_a_place_in_the_stream() {
     let mut log = Log::default();
     log.push(&event(names::USER_MESSAGE, "hi"));
     (1..=5).for_each(|n| log.push(&event(names::PARTIAL_ANSWER, format!("tok{n} "))));

@@ -333,7 +333,7 @@ async fn a_connection_that_nothing_is_asked_of_is_let_go() {
         assert_eq!(client.pool.len(), 1);
         let mut rest = Vec::new();
         far.read_to_end(&mut rest).await.unwrap();
-        assert_eq!(clock::since(idle), IDLE_FOR, "nobody asked for anything");
+        assert_eq!(clock::since(idle), IDLE_FOR, "no request was made");
         assert_eq!(client.pool.len(), 0);
     }
 }

@@ -62,7 +62,7 @@ async fn an_address_that_may_not_be_reached_is_not_dialled() {
         let error = post(&client, &endpoint(&url)).await.err().unwrap();
         assert!(error.is_unsent && error.why == "no such place", "{error}");
     }
-    // Nobody is at the door.
+    // Nothing listens there.
     assert!(listener.accept().now_or_never().is_none());
 }
 

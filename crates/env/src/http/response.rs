@@ -17,7 +17,7 @@ use super::pool::HttpPool;
 use super::wire::HttpWire;
 
 /// The response to one request. When all of it is read, or what is left of it has come, the connection waits for the next request; else
-/// dropping it closes the connection, which tells the server that nobody listens.
+/// dropping it closes the connection, so the server knows that nothing reads it.
 pub struct Response {
     head: Parts,
     content_length: Option<u64>,

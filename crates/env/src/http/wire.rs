@@ -34,7 +34,7 @@ pub(super) struct HttpWire {
     waker: Waker,
     /// What is not wanted any more of the last response.
     rest: Option<Incoming>,
-    /// It leads to a proxy, which has to be told the whole address of each request.
+    /// It leads to a proxy, which needs the whole address of each request.
     pub to_proxy: bool,
 }
 

@@ -98,7 +98,7 @@ fn commits_of_many_threads_get_each_number_once_and_stay() {
 fn of_claims_at_once_one_is_granted_and_a_fence_that_was_overtaken_cannot_write() {
     explore(|| {
         let (_disk, store) = with_log("log");
-        let claimants = ["x", "y", "z"].map(|name| {
+        let claims = ["x", "y", "z"].map(|name| {
             let store = store.clone();
             thread::spawn(move || {
                 let holder = Holder::parse(name).unwrap();
@@ -110,7 +110,7 @@ fn of_claims_at_once_one_is_granted_and_a_fence_that_was_overtaken_cannot_write(
                 Some(fence)
             })
         });
-        let mut granted: Vec<_> = claimants.into_iter().filter_map(|one| one.join().unwrap()).collect();
+        let mut granted: Vec<_> = claims.into_iter().filter_map(|one| one.join().unwrap()).collect();
         assert!(!granted.is_empty(), "one of them is granted");
         assert_eq!(block_on(texts(&*store, "log")).len(), granted.len());
         granted.sort();

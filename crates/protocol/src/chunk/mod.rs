@@ -86,7 +86,7 @@ impl Chunk {
         ChunkBuilder::new(kind.as_str(), 0).done()
     }
 
-    /// Says that events between the reader's cursor and the first retained one are gone. A transient one is told to the
+    /// Says that events between the reader's cursor and the first retained one are gone. A transient one is sent to the
     /// page and leaves nothing in the message.
     pub fn gap(lost: u64, first_retained: Seq, transient: bool) -> Chunk {
         let data = format!("{{\"lost\":{lost},\"first_retained\":{first_retained}}}");

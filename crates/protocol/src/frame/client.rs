@@ -541,7 +541,7 @@ mod tests {
             assert_eq!(refusal.code, code, "{frame}: {refusal}");
             assert!(refusal.message.contains(part), "{frame}: {refusal}");
             let named = refusal.details.is_some_and(|details| details["field"].is_string());
-            assert_eq!(named, code == ErrorCode::InvalidPayload, "{frame}: the field is told to programs too");
+            assert_eq!(named, code == ErrorCode::InvalidPayload, "{frame}: the field is named for programs too");
         }
     }
 

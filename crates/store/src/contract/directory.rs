@@ -109,7 +109,7 @@ pub async fn tasks_and_nodes_have_a_retention_of_their_own(fixture: &dyn Fixture
         None => store,
     };
     let trimmed = Trimmed { log: id("node"), from: seq(4), to: seq(5) };
-    assert_eq!(store.sweep(52).await, Ok(vec![trimmed]), "a letter is soon too old");
+    assert_eq!(store.sweep(52).await, Ok(vec![trimmed]), "a message is soon too old");
     let swept = store.sweep(1_000_000).await.expect("a sweep");
     let swept: BTreeSet<_> = swept.iter().map(|trimmed| trimmed.log.to_string()).collect();
     assert_eq!(swept, BTreeSet::from(["bare".into(), "session".into()]), "a task's events do not age");

@@ -25,7 +25,7 @@ async fn granted(store: &dyn Store, claim: &Claim) -> Fence {
     store.lease(&id("log"), claim).await.and_then(Leased::fence).expect("a grant")
 }
 
-pub async fn a_lease_is_taken_from_nobody_but_its_holder_and_whom_the_claim_names(fixture: &dyn Fixture) {
+pub async fn a_lease_is_taken_only_from_the_claimed_holder_or_by_the_holder(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     assert_eq!(store.lease(&id("log"), &claim("a", "")).await, Err(StoreError::NoSuchLog));
     assert_eq!(store.holder(&id("log")).await, Ok(None), "a log that does not exist has no holder");
@@ -54,7 +54,7 @@ pub async fn a_lease_is_taken_from_nobody_but_its_holder_and_whom_the_claim_name
     }
 }
 
-pub async fn of_many_claimants_one_is_granted_each_fence(fixture: &dyn Fixture) {
+pub async fn of_many_claims_one_is_granted_each_fence(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");
     let mut fences: BTreeMap<Fence, Holder> = BTreeMap::new();
@@ -66,15 +66,15 @@ pub async fn of_many_claimants_one_is_granted_each_fence(fixture: &dyn Fixture) 
             let asked = async move { (store.lease(&id("log"), &claim).await.expect("an answer"), claim.by) };
             tokio::spawn(asked)
         });
-        let (mut winners, mut told) = (Vec::new(), Vec::new());
+        let (mut winners, mut holders) = (Vec::new(), Vec::new());
         for asked in asked.collect::<Vec<_>>() {
-            match asked.await.expect("the claimant ends") {
+            match asked.await.expect("the claim ends") {
                 (Leased::Granted(fence), by) => winners.push((fence, by)),
-                (Leased::Held(by), _) => told.push(by),
+                (Leased::Held(by), _) => holders.push(by),
             }
         }
         let [(fence, winner)] = &winners[..] else { panic!("one of them, and not {winners:?}") };
-        assert!(told.iter().all(|by| by == winner), "the others learn who");
+        assert!(holders.iter().all(|by| by == winner), "the others learn who");
         assert_eq!(store.holder(&id("log")).await.as_ref(), Ok(&Some(winner.clone())));
         assert!(fences.keys().all(|earlier| earlier < fence));
         for stale in fences.keys() {
@@ -89,7 +89,7 @@ pub async fn of_many_claimants_one_is_granted_each_fence(fixture: &dyn Fixture) 
     assert_eq!(extent.next.get(), 21, "one event for each round");
 }
 
-pub async fn what_is_given_back_is_anybodys_and_only_its_holder_can(fixture: &dyn Fixture) {
+pub async fn a_lease_is_given_back_by_its_holder_only(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");
     let old = granted(&*store, &claim("a", "")).await;
@@ -136,7 +136,7 @@ pub async fn the_holder_goes_with_the_log_but_not_with_its_contents(fixture: &dy
     granted(&*store, &claim("b", "")).await;
 }
 
-pub async fn whether_anybody_waits_for_a_log_can_be_asked(fixture: &dyn Fixture) {
+pub async fn whether_a_log_has_waiting_readers_can_be_asked(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");
     assert_eq!(store.is_awaited(&id("log")).await, Ok(false));

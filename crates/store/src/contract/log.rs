@@ -71,7 +71,7 @@ pub async fn reads_keep_to_their_limits_but_give_at_least_one_event(fixture: &dy
     }
 }
 
-pub async fn whoever_subscribes_and_then_looks_misses_nothing(fixture: &dyn Fixture) {
+pub async fn a_reader_that_subscribes_and_then_looks_misses_nothing(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");
     let wake = WakeSet::new();
@@ -100,7 +100,7 @@ pub async fn whoever_subscribes_and_then_looks_misses_nothing(fixture: &dyn Fixt
     assert!(wake.take().is_empty());
 }
 
-pub async fn whoever_follows_a_log_sees_each_commit_after_its_wake_up(fixture: &dyn Fixture) {
+pub async fn a_follower_sees_each_commit_after_its_wake_up(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");
     let (wake, mut read) = (WakeSet::new(), Vec::new());
@@ -131,7 +131,7 @@ pub async fn whoever_follows_a_log_sees_each_commit_after_its_wake_up(fixture: &
     assert_eq!(read, store.read(&id("log"), Seq::ZERO, ALL).await.expect("a read").events);
 }
 
-pub async fn whoever_follows_a_log_learns_that_it_goes_on_in_another_epoch(fixture: &dyn Fixture) {
+pub async fn a_follower_learns_that_its_log_goes_on_in_another_epoch(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");
     append(&*store, "log", &["one", "two"]).await.expect("a commit");

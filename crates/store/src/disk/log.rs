@@ -81,7 +81,7 @@ pub struct FrameEntry {
     /// What the frame says about them.
     pub meta_len: u32,
     /// The events themselves, while they are new.
-    pub hot: Option<CachedFrame>,
+    pub cached: Option<CachedFrame>,
 }
 
 /// A frame as it meets the index.
@@ -92,7 +92,7 @@ pub struct Applied<'a> {
     pub meta_len: u32,
     /// `None` if it is unreadable.
     pub body: Option<&'a [u8]>,
-    pub hot: Option<CachedFrame>,
+    pub cached: Option<CachedFrame>,
 }
 
 impl FrameEntry {
@@ -146,7 +146,7 @@ impl IndexedLog {
     }
 
     pub fn apply(&mut self, meta: &Meta, applied: Applied<'_>, space: &mut Space) {
-        let Applied { lsn, place, meta_len, body, hot } = applied;
+        let Applied { lsn, place, meta_len, body, cached } = applied;
         if self.anchor != place.segment {
             space.sub_live(self.anchor, u64::from(self.weight));
             space.add_live(place.segment, u64::from(self.weight));
@@ -178,7 +178,7 @@ impl IndexedLog {
                 count: meta.events.len() as u32,
                 events_len: meta.events_len() as u32,
                 meta_len,
-                hot,
+                cached,
             };
             self.insert(entry, space);
         }
@@ -214,7 +214,7 @@ impl IndexedLog {
             if let Some(old) = self.entries.remove(at) {
                 space.sub_live(old.place.segment, old.weight());
                 if (old.base, old.count) == (entry.base, entry.count) {
-                    entry.hot = entry.hot.or(old.hot);
+                    entry.cached = entry.cached.or(old.cached);
                 }
             }
         }

@@ -148,7 +148,7 @@ impl EventLog for DiskStore {
     }
 
     async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
-        self.fetch(log, |log| ReadPlan::new(log, from, limit), ReadPlan::is_hot, ReadPlan::fetch).await
+        self.fetch(log, |log| ReadPlan::new(log, from, limit), ReadPlan::is_cached, ReadPlan::fetch).await
     }
 
     async fn extent(&self, log: &LogId) -> Result<Extent, StoreError> {

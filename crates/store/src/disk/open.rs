@@ -19,7 +19,7 @@ use super::segment_writer::SegmentWriter;
 use super::shared::DiskShared;
 use super::state::{FoundState, State, Witness};
 use super::tail_cache::TailCache;
-use super::verdict::{RecoveryVerdict, judge};
+use super::verdict::{RecoveryVerdict, recovery_verdict};
 use super::write_group::WriteGroup;
 use super::writer::Writer;
 use super::{COLD_READS_MAX, DiskStore, Running};
@@ -37,7 +37,7 @@ pub struct DiskOptions {
     pub retention: Retentions,
     pub segment_bytes: u64,
     /// How much memory the newest events may take.
-    pub hot_bytes: usize,
+    pub cache_bytes: usize,
     /// The operating system's, or what stands for them in a test.
     pub files: Arc<dyn Files>,
     pub runs: Runs,
@@ -60,7 +60,7 @@ impl DiskOptions {
             sync: Sync::Always,
             retention: retention.into(),
             segment_bytes: FilesProfile::default().segment_bytes,
-            hot_bytes: 64 << 20,
+            cache_bytes: 64 << 20,
             files: Arc::new(OsFiles),
             runs: Runs::OnThreads,
         }
@@ -88,7 +88,7 @@ impl Sync {
 
     fn loss_window(self) -> String {
         match self {
-            Sync::Always => "none: every event is synced to disk before anyone sees it".into(),
+            Sync::Always => "none: every event is synced to disk before a client sees it".into(),
             Sync::Interval { every } => format!(
                 "a power cut can lose up to {} ms (then the epoch changes); kill -9 loses nothing",
                 every.as_millis()
@@ -137,23 +137,23 @@ impl DiskStore {
         let guard = lock_dir(dir)?;
         let past = PreviousRun::load(dir)?;
         let mut found = read_back(dir, &past)?;
-        let verdict = judge(&found.index, &mut found.space, found.lost_through).map_err(failed)?;
+        let verdict = recovery_verdict(&found.index, &mut found.space, found.lost_through).map_err(failed)?;
         let mut report = OpenReport::of(&found, &verdict);
         let cuts = std::mem::take(&mut found.cuts);
         let mut writer = begin(&options, dir, &past.state, found);
 
         // The new positions must be durable before the state says that this run began: should we die in between,
         // the next opening must come to the same verdict.
-        let mut group = WriteGroup::new(writer.pen.written_lsn() + 1);
+        let mut group = WriteGroup::new(writer.segment_writer.written_lsn() + 1);
         for (log, flags) in &verdict.amend {
             group.amend(log, *flags, &writer.shared.index, |_| {});
         }
         writer.write(group).map_err(OpenError::Amend)?;
         // The witness comes before the state, so that at no moment a run is known of that has none.
         if writer.state.interval {
-            writer.witness = Witness::create(&*dir.files, &writer.state, writer.pen.written_lsn());
+            writer.witness = Witness::create(&*dir.files, &writer.state, writer.segment_writer.written_lsn());
         }
-        writer.state.began_at = Some(writer.pen.written_lsn());
+        writer.state.began_at = Some(writer.segment_writer.written_lsn());
         writer.state.save(dir).map_err(failed)?;
         // Only now: the length of the newest segment is what tells whether it has lost something.
         settle(&cuts, dir).map_err(failed)?;
@@ -227,16 +227,17 @@ fn begin(options: &DiskOptions, dir: &DataDir, past: &State, found: Recovered) -
     // All fences from before this run are shut out.
     found.index.raise_fences(Fence(state.generation << 32));
     let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-    let pen = SegmentWriter::new(dir.clone(), (segment_bytes, state.generation), found.last, found.next_lsn - 1);
+    let segment_writer =
+        SegmentWriter::new(dir.clone(), (segment_bytes, state.generation), found.last, found.next_lsn - 1);
     let shared = DiskShared::new(found.index, dir.clone(), options.sync.loss_window());
     shared.note_bytes(found.space.bytes());
     Writer {
         queue: Arc::new(CommitQueue::new(options.retention)),
         shared: Arc::new(shared),
-        pen,
+        segment_writer,
         space: found.space,
         runtime: lively_runtime().filter(|_| options.runs == Runs::OnThreads),
-        hot: TailCache::new(options.hot_bytes),
+        tail_cache: TailCache::new(options.cache_bytes),
         pace: Pace::default(),
         state,
         witness: None,

@@ -30,7 +30,7 @@ pub struct ReadPlan {
 struct ReadPiece {
     base: Seq,
     place: FramePlace,
-    hot: Option<CachedFrame>,
+    cached: Option<CachedFrame>,
 }
 
 /// Why something could not be fetched.
@@ -55,24 +55,24 @@ impl ReadPlan {
             events += (u64::from(entry.count) - skipped) as usize;
             // Of a frame that is entered in its middle an unknown part is skipped, so it may not end the plan.
             bytes += if skipped == 0 { entry.events_len as usize } else { 0 };
-            pieces.push(ReadPiece { base: entry.base, place: entry.place, hot: entry.hot.clone() });
+            pieces.push(ReadPiece { base: entry.base, place: entry.place, cached: entry.cached.clone() });
         }
         ReadPlan { pieces, from, limit, epoch: log.epoch.clone(), first: log.first, next: log.next }
     }
 
-    pub fn is_hot(&self) -> bool {
-        self.pieces.iter().all(|piece| piece.hot.is_some())
+    pub fn is_cached(&self) -> bool {
+        self.pieces.iter().all(|piece| piece.cached.is_some())
     }
 
-    /// Carries it out; blocks on the disk unless everything is hot.
+    /// Carries it out; blocks on the disk unless everything is cached.
     pub fn fetch(self, dir: &DataDir) -> Result<Batch, FetchError> {
         let mut shelf = Shelf::new(dir);
         let mut bytes_left = self.limit.bytes;
         let mut events: Vec<Recorded> = Vec::new();
         for piece in &self.pieces {
             let skip = piece.base.until(self.from) as usize;
-            let full = match &piece.hot {
-                Some(hot) => self.take(piece, hot.events().enumerate().skip(skip), &mut events, &mut bytes_left),
+            let full = match &piece.cached {
+                Some(cached) => self.take(piece, cached.events().enumerate().skip(skip), &mut events, &mut bytes_left),
                 None => {
                     let (meta, body) = shelf.frame(piece.place)?;
                     // The frame may have been copied with fewer events than it had, so its own base counts.
@@ -104,7 +104,7 @@ impl ReadPlan {
             }
             *bytes_left = bytes_left.saturating_sub(bytes.len());
             // A copy where a part of a frame would hold all of it in memory.
-            let is_part = piece.hot.is_none() && *bytes_left < piece.place.len as usize;
+            let is_part = piece.cached.is_none() && *bytes_left < piece.place.len as usize;
             let bytes = if is_part { Bytes::copy_from_slice(&bytes) } else { bytes };
             events.push(Recorded { seq: piece.base.plus(at as u64), bytes });
         }

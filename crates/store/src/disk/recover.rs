@@ -344,7 +344,7 @@ impl Scan {
 
     fn apply(&mut self, header: &Header, meta: &Meta, place: FramePlace, body: Option<&[u8]>) {
         let out = &mut self.out;
-        let applied = Applied { lsn: header.lsn, place, meta_len: header.meta_len, body, hot: None };
+        let applied = Applied { lsn: header.lsn, place, meta_len: header.meta_len, body, cached: None };
         let before = out.index.apply(meta, applied, &mut out.space);
         let suspect = match before {
             _ if meta.flags.has(FrameFlags::CREATE) => false,

@@ -68,7 +68,7 @@ impl SegmentWriter {
         self.written_lsn
     }
 
-    /// What segments take on disk that were written to since this was last asked. Each finished one is told of once:
+    /// What segments take on disk that were written to since this was last asked. Each finished one is returned once:
     /// later it may be gone.
     pub fn take_sizes(&mut self) -> impl Iterator<Item = (u32, u64)> {
         let current = self.current.as_ref().map(|segment| match segment.allocated {
@@ -231,6 +231,6 @@ fn refusal(what: &str, error: &io::Error) -> StoreError {
 
 impl fmt::Debug for SegmentWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pen(written {}, synced {})", self.written_lsn, self.synced_lsn)
+        write!(f, "SegmentWriter(written {}, synced {})", self.written_lsn, self.synced_lsn)
     }
 }

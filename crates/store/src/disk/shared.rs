@@ -101,7 +101,7 @@ impl DiskShared {
     }
 
     pub fn note_damage(&self, sentence: String) {
-        tracing::error!("{sentence}");
+        tracing::error!(damage = %sentence, "the store is damaged");
         let damage = &mut lock(&self.status).damage;
         if damage.len() < DAMAGE_SENTENCES_MAX && !damage.contains(&sentence) {
             damage.push(sentence);
@@ -129,7 +129,7 @@ impl DiskShared {
         let obstacle = status.obstacle.iter().map(|why| format!("cannot make room: {why}"));
         Health {
             writable: status.read_only.is_none() && status.full.is_none(),
-            troubles: read_only.chain(full).chain(obstacle).chain(status.damage.iter().cloned()).collect(),
+            problems: read_only.chain(full).chain(obstacle).chain(status.damage.iter().cloned()).collect(),
             loss_window: self.loss_window.clone(),
             quarantined,
             bytes: self.bytes.load(Ordering::Relaxed),

@@ -34,7 +34,7 @@ impl TailCache {
         TailCache { bytes_max, bytes: 0, groups: VecDeque::new() }
     }
 
-    /// Takes in what a group published, and lets the oldest groups go cold if that is too much.
+    /// Takes in what a group published, and lets the oldest groups go if that is too much.
     pub fn push(&mut self, bytes: usize, frames: Vec<(LogId, Seq)>, index: &LogIndex) {
         if frames.is_empty() {
             return;
@@ -42,27 +42,27 @@ impl TailCache {
         let bytes = bytes + frames.len() * FRAME_OVERHEAD;
         self.bytes += bytes;
         self.groups.push_back(CachedGroup { since: clock::now(), bytes, frames });
-        while self.bytes > self.bytes_max && self.cool_one(index) {}
+        while self.bytes > self.bytes_max && self.evict_one(index) {}
     }
 
     /// Lets go of what has been here for long.
-    pub fn cool(&mut self, index: &LogIndex) {
+    pub fn evict_old(&mut self, index: &LogIndex) {
         while self.groups.front().is_some_and(|group| clock::since(group.since) >= KEPT_FOR) {
-            self.cool_one(index);
+            self.evict_one(index);
         }
         if self.groups.is_empty() {
             self.groups.shrink_to_fit();
         }
     }
 
-    fn cool_one(&mut self, index: &LogIndex) -> bool {
+    fn evict_one(&mut self, index: &LogIndex) -> bool {
         let Some(CachedGroup { bytes, frames, .. }) = self.groups.pop_front() else { return false };
         self.bytes -= bytes;
         for (id, base) in frames {
             index.change(&id, |log| {
                 let at = log.entry_from(base);
                 if let Some(entry) = log.entries.get_mut(at).filter(|entry| entry.base == base) {
-                    entry.hot = None;
+                    entry.cached = None;
                 }
             });
         }

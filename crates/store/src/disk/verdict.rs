@@ -21,7 +21,7 @@ pub struct RecoveryVerdict {
 
 /// Looks at every log. Those whose newest frame is not newer than `lost_through` may have had a later one, so that
 /// numbers after their end may have been given out: they go on in a new epoch.
-pub fn judge(index: &LogIndex, space: &mut Space, lost_through: u64) -> io::Result<RecoveryVerdict> {
+pub fn recovery_verdict(index: &LogIndex, space: &mut Space, lost_through: u64) -> io::Result<RecoveryVerdict> {
     let mut verdict = RecoveryVerdict::default();
     let ids = index.collect(|id, log| needs_change(log, lost_through).then(|| id.clone()));
     for id in ids {

@@ -232,7 +232,7 @@ impl WriteGroup {
             self.buffer.shrink_to_fit();
         }
         let buffer = Arc::new(Bytes::from(self.buffer));
-        let mut published = Published { bytes: buffer.len(), logs: self.heads, hot: Vec::new() };
+        let mut published = Published { bytes: buffer.len(), logs: self.heads, cached: Vec::new() };
         for frame in self.frames {
             let Some(written) = written else { break };
             let place = FramePlace {
@@ -248,11 +248,11 @@ impl WriteGroup {
                 place,
                 meta_len: frame.header.meta_len,
                 body: Some(body),
-                hot: is_new.then(|| CachedFrame::new(&buffer, frame.start)),
+                cached: is_new.then(|| CachedFrame::new(&buffer, frame.start)),
             };
             index.apply(&frame.meta, applied, space);
             if is_new {
-                published.hot.push((frame.meta.log, frame.meta.base));
+                published.cached.push((frame.meta.log, frame.meta.base));
             }
         }
         for id in &self.leased {
@@ -269,7 +269,7 @@ impl WriteGroup {
 pub struct Published {
     logs: Arc<Heads>,
     /// New events in memory: the log, and the first number of the frame.
-    pub hot: Vec<(LogId, bowline_protocol::Seq)>,
+    pub cached: Vec<(LogId, bowline_protocol::Seq)>,
     pub bytes: usize,
 }
 

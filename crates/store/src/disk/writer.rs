@@ -41,11 +41,11 @@ const HERE_BYTES_MAX: usize = 64 << 10;
 pub struct Writer {
     pub queue: Arc<CommitQueue>,
     pub shared: Arc<DiskShared>,
-    pub pen: SegmentWriter,
+    pub segment_writer: SegmentWriter,
     pub space: Space,
     /// Where those who wait are likely to run; it runs by itself.
     pub runtime: Option<Handle>,
-    pub hot: TailCache,
+    pub tail_cache: TailCache,
     pub pace: Pace,
     pub state: State,
     /// Interval mode only.
@@ -116,7 +116,11 @@ impl Writer {
     /// sync, a small group is a copy into the kernel's memory, which costs less than waking the other thread.
     pub fn write_here(&mut self) -> bool {
         let bytes = self.queue.bytes();
-        if self.ticks.is_none() || self.wants_to_compact() || bytes > HERE_BYTES_MAX || !self.pen.has_room(bytes) {
+        if self.ticks.is_none()
+            || self.wants_to_compact()
+            || bytes > HERE_BYTES_MAX
+            || !self.segment_writer.has_room(bytes)
+        {
             return false;
         }
         let _gives_up = GivesUpOnPanic(self.queue.clone());
@@ -150,7 +154,7 @@ impl Writer {
     fn serve(&mut self, work: WriterWork) -> ControlFlow<()> {
         if work == WriterWork::Over {
             // Dropped without having been closed: keep what can be kept, but leave no mark that says "closed".
-            let _ = self.pen.sync();
+            let _ = self.segment_writer.sync();
             return ControlFlow::Break(());
         }
         if self.queue.has_command() || self.wants_to_compact() {
@@ -177,7 +181,7 @@ impl Writer {
 
     /// Lets callers put down commits, behind what has been written.
     pub fn release(&self) {
-        self.queue.release(self.pen.written_lsn() + 1, &self.shared);
+        self.queue.release(self.segment_writer.written_lsn() + 1, &self.shared);
     }
 
     /// Returns the caller that asked to close, if there is one. The queue must be held.
@@ -185,11 +189,11 @@ impl Writer {
         while let Some(command) = self.queue.next_command() {
             match command {
                 WriterCommand::Sweep(now_ms, answer) => {
-                    self.hot.cool(&self.shared.index);
+                    self.tail_cache.evict_old(&self.shared.index);
                     drop(answer.send(self.sweep(now_ms)));
                 }
                 WriterCommand::Damaged(log, place, answer) => {
-                    self.judge_damage(&log, place);
+                    self.assess_damage(&log, place);
                     let _ = answer.send(());
                 }
                 WriterCommand::Sync => self.sync(),
@@ -212,7 +216,7 @@ impl Writer {
     }
 
     fn group(&self) -> WriteGroup {
-        WriteGroup::new(self.pen.written_lsn() + 1)
+        WriteGroup::new(self.segment_writer.written_lsn() + 1)
     }
 
     /// Writes the group, makes it visible, and answers each caller in it.
@@ -282,7 +286,7 @@ impl Writer {
         if !mutant("wake-no-reader") {
             self.shared.tails.wake_each(published.logs());
         }
-        self.hot.push(published.bytes, published.hot, &self.shared.index);
+        self.tail_cache.push(published.bytes, published.cached, &self.shared.index);
         Ok(())
     }
 
@@ -291,14 +295,14 @@ impl Writer {
             return Err(StoreError::ReadOnly(why));
         }
         let headers = group.headers();
-        let was_synced = self.pen.is_synced();
-        let written = self.pen.write(&mut group.buffer, &headers)?;
+        let was_synced = self.segment_writer.is_synced();
+        let written = self.segment_writer.write(&mut group.buffer, &headers)?;
         match &self.ticks {
             None => {
-                if let Err(error) = self.pen.sync()
+                if let Err(error) = self.segment_writer.sync()
                     && !mutant("ignore-a-failed-sync")
                 {
-                    self.pen.take_back(written);
+                    self.segment_writer.take_back(written);
                     return Err(error);
                 }
             }
@@ -307,7 +311,7 @@ impl Writer {
                     // The other thread ends only after this one.
                     let _ = ticks.send(());
                 }
-                let noted = self.witness.as_ref().map(|witness| witness.note(self.pen.written_lsn()));
+                let noted = self.witness.as_ref().map(|witness| witness.note(self.segment_writer.written_lsn()));
                 if let Some(Err(_)) = noted {
                     self.drop_witness();
                 }
@@ -324,14 +328,14 @@ impl Writer {
 
     fn sync(&mut self) {
         if self.shared.read_only().is_none()
-            && let Err(error) = self.pen.sync()
+            && let Err(error) = self.segment_writer.sync()
         {
             self.shared.note_failure(&error);
         }
     }
 
     fn note_space(&mut self) {
-        for (segment, bytes) in self.pen.take_sizes() {
+        for (segment, bytes) in self.segment_writer.take_sizes() {
             self.space.set_bytes(segment, bytes);
         }
         self.shared.note_bytes(self.space.bytes());
@@ -357,14 +361,14 @@ impl Writer {
 
     /// Looks whether there is space again, so that a server which refuses commits while the disk is full finds out.
     fn try_to_heal(&mut self) {
-        if self.shared.is_full() && self.pen.write(&mut [], &[]).is_ok() {
+        if self.shared.is_full() && self.segment_writer.write(&mut [], &[]).is_ok() {
             self.shared.note_success();
             self.note_space();
         }
     }
 
     /// What a reader could not read is looked at once more; then its log loses what is before it, or is set aside.
-    pub fn judge_damage(&mut self, id: &LogId, place: FramePlace) {
+    pub fn assess_damage(&mut self, id: &LogId, place: FramePlace) {
         let shared = self.shared.clone();
         if !matches!(Shelf::new(&shared.dir).frame(place), Err(FetchError::Damaged(_))) {
             return;
@@ -418,7 +422,7 @@ impl Writer {
         match step {
             CompactionStep::More => self.compaction = Some(walk),
             CompactionStep::Damaged(log, place) => {
-                self.judge_damage(&log, place);
+                self.assess_damage(&log, place);
                 self.compaction = Some(walk);
             }
             CompactionStep::Failed(why) => {
@@ -441,7 +445,7 @@ impl Writer {
         // Looked at once more, since nothing else stands between a mistake and the loss of data.
         let touched = self.shared.index.collect(|_, log| log.touches(segment).then_some(()));
         self.sync();
-        if !touched.is_empty() || !self.pen.is_synced() || self.shared.read_only().is_some() {
+        if !touched.is_empty() || !self.segment_writer.is_synced() || self.shared.read_only().is_some() {
             return Err(format!("segment {segment} is still needed"));
         }
         let DataDir { path, files } = &self.shared.dir;
@@ -459,16 +463,16 @@ impl Writer {
     fn close(&mut self) {
         let closed = match self.shared.read_only() {
             Some(_) => return,
-            None => self.pen.close(),
+            None => self.segment_writer.close(),
         };
-        self.state.closed_at = Some(self.pen.written_lsn());
+        self.state.closed_at = Some(self.segment_writer.written_lsn());
         match closed {
             Ok(()) => {
                 if let Err(error) = self.state.save(&self.shared.dir) {
                     self.shared.note_damage(format!("could not be marked as closed: {error}"));
                 } else {
                     self.drop_witness();
-                    self.pen.cut_finished();
+                    self.segment_writer.cut_finished();
                 }
             }
             Err(error) => self.shared.note_failure(&error),

@@ -21,9 +21,9 @@ pub fn read_any_reply(wire: &[u8]) {
     drop(follow::read_extent(&mut reply::list(value.clone()).into_iter()));
     drop(listen::read_news(&value));
     drop(server::pairs(value.clone()));
-    let told = match value {
+    let text = match value {
         Value::Push { data, .. } => data.into_iter().next_back().and_then(reply::text),
         other => reply::text(other),
     };
-    drop(told.as_deref().and_then(News::parse).map(|(id, news)| (id.to_owned(), news)));
+    drop(text.as_deref().and_then(News::parse).map(|(id, news)| (id.to_owned(), news)));
 }

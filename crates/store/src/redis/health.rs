@@ -1,4 +1,4 @@
-//! How Redis is doing: asked every few seconds, told by [`Health`](crate::Health) at any moment.
+//! How Redis is doing: asked every few seconds, reported by [`Health`](crate::Health) at any moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ impl HealthMonitor {
         loop {
             let moved = tokio::time::timeout(ASK_EVERY, topology.moved.notified()).await.is_ok();
             if moved
-                || (topology.is_cluster() && topology.masters().iter().any(|master| master.server.trouble().is_some()))
+                || (topology.is_cluster() && topology.masters().iter().any(|master| master.server.outage().is_some()))
             {
                 // It fails while no server can be reached, and is tried again then.
                 let _ = topology.refresh().await;
@@ -59,7 +59,7 @@ impl HealthMonitor {
                         master.server.note_fine();
                     }
                     Err(why) => {
-                        master.server.note_trouble(&format!("Redis at {} cannot be used: {why}", master.server));
+                        master.server.note_outage(&format!("Redis at {} cannot be used: {why}", master.server));
                         master.server.drop_reader();
                     }
                 }
@@ -75,18 +75,18 @@ impl HealthMonitor {
 
     pub fn health(&self, topology: &Topology) -> Health {
         let masters = topology.masters();
-        let away = masters.iter().filter_map(|master| master.server.trouble().map(|(_, why)| why));
-        let mut troubles: Vec<String> =
+        let away = masters.iter().filter_map(|master| master.server.outage().map(|(_, why)| why));
+        let mut problems: Vec<String> =
             away.chain(masters.iter().filter_map(|master| master.server.refusal())).collect();
-        let writable = troubles.is_empty();
+        let writable = problems.is_empty();
         let facts: Vec<ServerInfo> = masters.iter().map(|master| master.server.facts()).collect();
         let wanted = u64::from(topology.options.wait_replicas);
         if facts.iter().any(|facts| facts.replicas < wanted) {
-            troubles.push(format!("fewer than {wanted} replicas are connected, so commits cannot be answered"));
+            problems.push(format!("fewer than {wanted} replicas are connected, so commits cannot be answered"));
         }
         Health {
             writable,
-            troubles,
+            problems,
             loss_window: loss_window(&facts, wanted),
             quarantined: Vec::new(),
             bytes: facts.iter().map(|facts| facts.bytes).sum(),
@@ -125,7 +125,7 @@ fn loss_window(facts: &[ServerInfo], wait_replicas: u64) -> String {
         (0, _) => "a failover can lose what the replica had not received yet".to_owned(),
         (wanted, _) => format!("what was answered had reached {wanted} replicas"),
     };
-    format!("{restart}; {failover}; what is lost is told as a new epoch")
+    format!("{restart}; {failover}; a loss shows as a new epoch")
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ impl RedisStore {
     pub async fn open(options: RedisOptions) -> Result<RedisStore, StoreError> {
         let instance = entropy::u64();
         let keys = RedisKeys::new(&options.url.prefix);
-        let cache = FollowerCache::new(options.hot_bytes);
+        let cache = FollowerCache::new(options.cache_bytes);
         let topology = Topology::new(options);
         topology.open().await?;
         let index = Index { topology: topology.clone(), keys: keys.clone() };
@@ -329,8 +329,8 @@ impl EventLog for RedisStore {
     async fn is_awaited(&self, log: &LogId) -> Result<bool, StoreError> {
         let channel = self.keys.of(log).channel();
         let operation = RedisOperation::about("PUBSUB", &channel).arg("SHARDNUMSUB").arg(channel.clone().into_bytes());
-        let Value::Array(told) = self.topology.call(&operation).await? else { return Ok(false) };
-        Ok(told.into_iter().nth(1).is_some_and(|count| !matches!(count, Value::Int(0))))
+        let Value::Array(reply) = self.topology.call(&operation).await? else { return Ok(false) };
+        Ok(reply.into_iter().nth(1).is_some_and(|count| !matches!(count, Value::Int(0))))
     }
 
     async fn close(&self) {

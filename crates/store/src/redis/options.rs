@@ -22,7 +22,7 @@ pub struct RedisOptions {
     /// How long a command may take, with all its attempts. After this the caller gets an error.
     pub timeout: Duration,
     /// How much memory the newest events of logs that are followed may take.
-    pub hot_bytes: usize,
+    pub cache_bytes: usize,
     /// How servers are reached.
     pub network: Arc<dyn Network>,
 }
@@ -34,7 +34,7 @@ impl RedisOptions {
             retention: retention.into(),
             wait_replicas: 0,
             timeout: Duration::from_secs(5),
-            hot_bytes: 64 << 20,
+            cache_bytes: 64 << 20,
             network: Arc::new(OsNetwork),
         }
     }

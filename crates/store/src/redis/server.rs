@@ -23,7 +23,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(25);
 /// The oldest Redis that has all we use: sharded channels, and scripts that replicate what they did.
 const MAJOR_MIN: u32 = 7;
 
-/// Who is told what a server says unasked.
+/// Receives what a server pushes.
 pub type Push = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 /// A refusal says something about the next moment, but not for ever.
@@ -199,7 +199,7 @@ pub struct Server {
     options: RedisOptions,
     reader: tokio::sync::Mutex<ReadConnection>,
     /// Why it cannot be reached, and since when.
-    trouble: Mutex<Option<(Instant, String)>>,
+    outage: Mutex<Option<(Instant, String)>>,
     /// Why it would not take a commit, and when that was.
     refusal: Mutex<Option<(Instant, String)>>,
     facts: Mutex<ServerInfo>,
@@ -223,7 +223,7 @@ impl Server {
             options,
             changes,
             reader: tokio::sync::Mutex::default(),
-            trouble: Mutex::default(),
+            outage: Mutex::default(),
             refusal: Mutex::default(),
             facts: Mutex::default(),
             stale: AtomicBool::new(false),
@@ -243,7 +243,7 @@ impl Server {
             }
             Err(why) => {
                 let why = format!("Redis at {self} cannot be used: {why}");
-                self.note_trouble(&why);
+                self.note_outage(&why);
                 Err(why)
             }
         }
@@ -334,8 +334,8 @@ impl Server {
         }
     }
 
-    /// The connection that all reads share. While the server is away, one attempt after another is made, and those who
-    /// come in between are told at once.
+    /// The connection that all reads share. While the server is away, one attempt after another is made, and callers that
+    /// come in between get an error at once.
     pub async fn reader(&self) -> Result<ServerConnection, String> {
         let mut reader = self.reader.lock().await;
         if self.stale.swap(false, Ordering::AcqRel) {
@@ -345,7 +345,7 @@ impl Server {
             return Ok(wire.clone());
         }
         if reader.not_before.is_some_and(|then| clock::now() < then) {
-            return Err(self.trouble().map(|(_, why)| why).unwrap_or_default());
+            return Err(self.outage().map(|(_, why)| why).unwrap_or_default());
         }
         match self.dial(None).await {
             Ok(wire) => {
@@ -377,19 +377,19 @@ impl Server {
         lock(&self.facts).clone()
     }
 
-    pub fn note_trouble(&self, why: &str) {
-        let mut trouble = lock(&self.trouble);
-        match &mut *trouble {
+    pub fn note_outage(&self, why: &str) {
+        let mut outage = lock(&self.outage);
+        match &mut *outage {
             Some((_, known)) => why.clone_into(known),
             None => {
                 tracing::warn!(%why, "the store is out of reach; this is tried again until it is back");
-                *trouble = Some((clock::now(), why.to_owned()));
+                *outage = Some((clock::now(), why.to_owned()));
             }
         }
     }
 
     pub fn note_fine(&self) {
-        if let Some((since, _)) = lock(&self.trouble).take() {
+        if let Some((since, _)) = lock(&self.outage).take() {
             tracing::info!(server = %self, away_ms = clock::since(since).as_millis() as u64, "the store is back");
         }
     }
@@ -413,8 +413,8 @@ impl Server {
     }
 
     /// Since when and why it cannot be used.
-    pub fn trouble(&self) -> Option<(Instant, String)> {
-        lock(&self.trouble).clone()
+    pub fn outage(&self) -> Option<(Instant, String)> {
+        lock(&self.outage).clone()
     }
 }
 

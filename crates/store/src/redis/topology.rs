@@ -240,7 +240,7 @@ impl Topology {
                 }
             };
             // Once it is known to be away for long, waiting would not help.
-            let away = master.server.trouble().is_some_and(|(since, _)| clock::since(since) > self.options.timeout);
+            let away = master.server.outage().is_some_and(|(since, _)| clock::since(since) > self.options.timeout);
             if away || clock::now() + rest(0) >= until {
                 return Err(StoreError::Unavailable(why));
             }
@@ -281,7 +281,7 @@ async fn ask(
         operations[*at].add_to(&mut commands, &wire, &[]);
     }
     let said = wire.send(&commands, left).await.inspect_err(|why| {
-        server.note_trouble(&format!("Redis at {server} cannot be used: {why}"));
+        server.note_outage(&format!("Redis at {server} cannot be used: {why}"));
         server.drop_reader();
     })?;
     server.note_fine();

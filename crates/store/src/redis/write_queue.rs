@@ -2,7 +2,7 @@
 //!
 //! One batch is under way at a time, and the next one gathers meanwhile. A batch has at most one operation for each log. So
 //! when an answer is lost, the log's last commit is the only one in doubt, and the log knows its last commit by id: the
-//! same commit sent again is answered as it was, and not done twice. What stays in doubt until its time is up is told
+//! same commit sent again is answered as it was, and not done twice. What stays in doubt until its time is up is reported
 //! as such.
 
 use std::collections::{HashSet, VecDeque};
@@ -93,17 +93,17 @@ impl fmt::Debug for WriteQueue {
 }
 
 impl QueuedWrite {
-    fn tell(self, told: Result<Value, StoreError>) {
+    fn tell(self, answer: Result<Value, StoreError>) {
         // A caller that stopped waiting loses nothing: what was written stays.
-        let _ = self.answer.send(told);
+        let _ = self.answer.send(answer);
     }
 
     fn give_up(self, why: &str) {
-        let told = match self.in_doubt && !mutant("take-a-doubt-for-a-no") {
+        let answer = match self.in_doubt && !mutant("take-a-doubt-for-a-no") {
             true => StoreError::InDoubt(why.to_owned()),
             false => StoreError::Unavailable(why.to_owned()),
         };
-        self.tell(Err(told));
+        self.tell(Err(answer));
     }
 }
 
@@ -163,14 +163,14 @@ impl QueueDriver {
         writes.into_iter().rev().for_each(|write| self.held.push_front(write));
     }
 
-    /// The server cannot be used. Those whose time is up are told, and all that is not in doubt once it is known to be
+    /// The server cannot be used. Callers whose time is up are answered, and all that is not in doubt once it is known to be
     /// away for long: waiting would not help them.
     fn let_go(&mut self, why: &str, writes: &mut mpsc::UnboundedReceiver<QueuedWrite>) {
         while let Ok(write) = writes.try_recv() {
             self.held.push_back(write);
         }
         let now = clock::now();
-        let away = self.server.trouble().is_some_and(|(since, _)| clock::since(since) > self.timeout);
+        let away = self.server.outage().is_some_and(|(since, _)| clock::since(since) > self.timeout);
         for write in std::mem::take(&mut self.held) {
             if write.until <= now || (away && !write.in_doubt) {
                 write.give_up(why);
@@ -203,7 +203,7 @@ impl QueueDriver {
             Ok(said) => said,
             Err(why) => {
                 let why = format!("Redis at {} was lost on the way: {why}", self.server);
-                self.server.note_trouble(&why);
+                self.server.note_outage(&why);
                 batch.iter_mut().for_each(|write| write.in_doubt = true);
                 self.put_back(batch);
                 return Err(why);

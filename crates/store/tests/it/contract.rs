@@ -29,7 +29,7 @@ struct Disk {
     dir: tempfile::TempDir,
     sync: Sync,
     /// Nothing stays in memory, so that every read is a cold one.
-    hot_bytes: usize,
+    cache_bytes: usize,
     runs: Runs,
 }
 
@@ -37,7 +37,7 @@ impl Disk {
     fn start(&self, retention: Retentions) -> Arc<dyn Store> {
         let options = DiskOptions {
             sync: self.sync,
-            hot_bytes: self.hot_bytes,
+            cache_bytes: self.cache_bytes,
             runs: self.runs,
             segment_bytes: 64 << 10,
             ..DiskOptions::new(PathBuf::from(self.dir.path()).join("data"), retention)
@@ -64,13 +64,13 @@ impl Fixture for Disk {
     }
 }
 
-fn disk(sync: Sync, hot_bytes: usize) -> Disk {
+fn disk(sync: Sync, cache_bytes: usize) -> Disk {
     let dir = tempfile::tempdir().unwrap();
-    Disk { dir, sync, hot_bytes, runs: Runs::OnThreads }
+    Disk { dir, sync, cache_bytes, runs: Runs::OnThreads }
 }
 
-fn disk_on_runtime(sync: Sync, hot_bytes: usize) -> Disk {
-    Disk { runs: Runs::OnRuntime, ..disk(sync, hot_bytes) }
+fn disk_on_runtime(sync: Sync, cache_bytes: usize) -> Disk {
+    Disk { runs: Runs::OnRuntime, ..disk(sync, cache_bytes) }
 }
 
 macro_rules! suite {

@@ -120,7 +120,7 @@ async fn a_newest_segment_that_was_cut_is_told_and_no_number_is_given_again_in_i
         let (store, report) = open(&copy);
         assert!(!report.damage.is_empty(), "cut at {cut}: it is told");
         assert_eq!(report.epochs_changed, report.logs, "cut at {cut}: all logs may have lost something");
-        assert!(!store.health().troubles.is_empty(), "cut at {cut}: an operator sees it");
+        assert!(!store.health().problems.is_empty(), "cut at {cut}: an operator sees it");
         drop(store);
         // The verdict was written down: the next opening finds nothing new.
         let (store, report) = open(&copy);
@@ -264,7 +264,7 @@ async fn flip_bits(dir: &Path, store: DiskStore, rounds: usize) {
 #[tokio::test]
 async fn damage_under_a_running_store_costs_the_log_what_is_before_it() {
     let dir = scratch();
-    let cold = DiskOptions { hot_bytes: 0, ..options(dir.path()) };
+    let cold = DiskOptions { cache_bytes: 0, ..options(dir.path()) };
     let (store, _) = opened(|| DiskStore::open(cold.clone()));
     for log in ["events", "items", "well"] {
         create(&store, log).await.unwrap();
@@ -290,7 +290,7 @@ async fn damage_under_a_running_store_costs_the_log_what_is_before_it() {
     assert!(matches!(store.items(&id("items"), "").await, Err(StoreError::Quarantined(_))));
     assert!(matches!(append(&store, "items", &["x"]).await, Err(StoreError::Quarantined(_))));
     assert_eq!(store.health().quarantined, [id("items")]);
-    assert_eq!(store.health().troubles.len(), 2);
+    assert_eq!(store.health().problems.len(), 2);
     assert_eq!(append(&store, "events", &["x"]).await, Ok(4));
     assert_eq!(append(&store, "well", &["x"]).await, Ok(2));
     store.close().await;

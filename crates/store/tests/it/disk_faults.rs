@@ -49,7 +49,7 @@ async fn after_a_failed_sync_nothing_is_written_and_everything_is_served() {
     let again = append(&store, "log", &["nor this"]).await;
     assert!(matches!(again, Err(StoreError::ReadOnly(_))), "a sync is not retried: {again:?}");
     let health = store.health();
-    assert!(!health.writable && health.troubles[0].contains("the disk did not answer"), "{health:?}");
+    assert!(!health.writable && health.problems[0].contains("the disk did not answer"), "{health:?}");
     assert_eq!(texts(&store, "log").await, [(1, "kept".to_owned())]);
     store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
     store.close().await;
@@ -278,7 +278,7 @@ async fn a_group_that_fails_takes_with_it_what_was_put_down_meanwhile() {
 #[tokio::test]
 async fn a_read_that_fails_is_told_and_is_no_damage() {
     let bench = Bench::new();
-    let (store, _) = open_with(&DiskOptions { hot_bytes: 0, ..bench.options(Sync::Always) }, &bench.files);
+    let (store, _) = open_with(&DiskOptions { cache_bytes: 0, ..bench.options(Sync::Always) }, &bench.files);
     create(&store, "log").await.unwrap();
     append(&store, "log", &["kept"]).await.unwrap();
     // The header of the segment is read first, then the frame.
@@ -288,7 +288,7 @@ async fn a_read_that_fails_is_told_and_is_no_damage() {
         assert!(matches!(failed, Err(StoreError::Io(_))), "{failed:?}");
         assert_eq!(texts(&store, "log").await, [(1, "kept".to_owned())], "the next one finds everything");
     }
-    assert_eq!(store.health().troubles, Vec::<String>::new());
+    assert_eq!(store.health().problems, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -348,11 +348,11 @@ async fn a_segment_is_removed_once() {
     }
     let newest: u32 = bench.segments().pop().unwrap().file_stem().unwrap().to_str().unwrap().parse().unwrap();
     assert_eq!(bench.files.removals() + bench.segments().len() as u32, newest);
-    assert_eq!(store.health().troubles, Vec::<String>::new());
+    assert_eq!(store.health().problems, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_segment_that_somebody_else_removed_is_not_missed() {
+async fn a_segment_that_another_program_removed_is_not_missed() {
     let bench = Bench::new();
     let store = bench.open_keeping(50);
     create(&store, "log").await.unwrap();
@@ -369,13 +369,13 @@ async fn a_segment_that_somebody_else_removed_is_not_missed() {
         store.sweep(0).await.unwrap();
     }
     store.sweep(0).await.unwrap();
-    assert_eq!((store.health().troubles, bench.files.removals()), (vec![], 1));
+    assert_eq!((store.health().problems, bench.files.removals()), (vec![], 1));
     let on_disk: u64 = bench.segments().iter().map(|path| path.metadata().unwrap().len()).sum();
     assert_eq!(store.health().bytes, on_disk);
 }
 
 #[tokio::test]
-async fn a_segment_that_cannot_be_removed_is_told_once_and_stops_nobody() {
+async fn a_segment_that_cannot_be_removed_is_reported_once_and_stops_no_commit() {
     let bench = Bench::new();
     let store = bench.open_keeping(5);
     bench.files.set_removals_fail(true);
@@ -388,8 +388,8 @@ async fn a_segment_that_cannot_be_removed_is_told_once_and_stops_nobody() {
     let tries = u64::from(bench.files.removals());
     assert!(tries <= 1 + started.elapsed().as_secs() / 2, "{tries} tries");
     let health = store.health();
-    assert!(health.writable && health.troubles.len() == 1, "{health:?}");
-    assert!(health.troubles[0].contains("could not be removed"), "{health:?}");
+    assert!(health.writable && health.problems.len() == 1, "{health:?}");
+    assert!(health.problems[0].contains("could not be removed"), "{health:?}");
     let kept = bench.segments().len();
     assert!(kept > 3, "no later one is removed before it");
 
@@ -397,7 +397,7 @@ async fn a_segment_that_cannot_be_removed_is_told_once_and_stops_nobody() {
     while bench.segments().len() >= kept {
         append(&store, "log", &["x"]).await.unwrap();
     }
-    while !store.health().troubles.is_empty() {
+    while !store.health().problems.is_empty() {
         tokio::task::yield_now().await;
     }
 }
@@ -423,7 +423,7 @@ fn the_loss_window_is_told() {
     let bench = Bench::new();
     let (store, _) = bench.open(Sync::Always);
     let always = store.health().loss_window;
-    assert_eq!(always, "none: every event is synced to disk before anyone sees it");
+    assert_eq!(always, "none: every event is synced to disk before a client sees it");
     drop(store);
     let (store, _) = bench.open(Sync::INTERVAL);
     let interval = "a power cut can lose up to 50 ms (then the epoch changes); kill -9 loses nothing";

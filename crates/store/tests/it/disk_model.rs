@@ -49,7 +49,7 @@ proptest! {
             sync: if interval { Sync::INTERVAL } else { Sync::Always },
             // So small that segments come and go, and most reads are cold.
             segment_bytes: 4 << 10,
-            hot_bytes: 4 << 10,
+            cache_bytes: 4 << 10,
             ..DiskOptions::new(dir.path(), RETENTION)
         };
         let mut subject = OnDisk { store: None, options };

@@ -14,7 +14,7 @@ fn small(dir: &Path, events_max: u64, age_max_ms: u64) -> DiskStore {
 }
 
 fn with_segments_of(segment_bytes: u64, dir: &Path, retention: Retention) -> DiskStore {
-    let options = DiskOptions { segment_bytes, hot_bytes: 16 << 10, ..DiskOptions::new(dir, retention) };
+    let options = DiskOptions { segment_bytes, cache_bytes: 16 << 10, ..DiskOptions::new(dir, retention) };
     let (store, report) = opened(|| DiskStore::open(options.clone()));
     assert_eq!(report.damage, Vec::<String>::new());
     store
@@ -82,7 +82,7 @@ async fn endless_appends_stay_bounded_and_an_idle_log_keeps_everything() {
     assert_eq!((busy.next, busy.events.len()), (3_001, 50));
     assert_eq!(busy.items.len(), 3);
     assert!(look(&store, "deleted").await.is_err());
-    assert_eq!(store.health().troubles, Vec::<String>::new());
+    assert_eq!(store.health().problems, Vec::<String>::new());
 }
 
 /// A kill, as the next process finds it: the directory as it is while the store is still open.

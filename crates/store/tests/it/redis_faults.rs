@@ -96,7 +96,7 @@ async fn a_deleted_stream_is_a_gap_and_numbers_go_on() {
 
 #[tokio::test]
 #[ignore = "needs Redis"]
-async fn an_event_that_somebody_deleted_is_a_gap_for_those_who_have_not_read_it() {
+async fn an_event_that_was_deleted_is_a_gap_for_readers_that_have_not_read_it() {
     let redis = Redis::start(&[]);
     let store = redis.open().await;
     started(&store, &["a", "b", "c", "d"]).await;
@@ -348,17 +348,17 @@ async fn what_was_never_sent_is_not_in_doubt_and_everything_heals() {
     let lease = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence);
     assert!(matches!(lease, Err(StoreError::Unavailable(_))), "{lease:?}");
     let health = store.health();
-    assert!(!health.writable && health.troubles[0].contains("cannot be used"), "{health:?}");
+    assert!(!health.writable && health.problems[0].contains("cannot be used"), "{health:?}");
     redis.start_again();
     let fence = insist(async || store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence)).await;
     assert_eq!(insist(async || add(&store, fence, &["b"]).await).await, seq(2));
-    assert!(store.health().writable, "{:?}", store.health().troubles);
+    assert!(store.health().writable, "{:?}", store.health().problems);
 }
 
 /// So a run waits for Redis (`session.store_patience`) and goes on under the fence that it has, however long it was away.
 #[tokio::test]
 #[ignore = "needs Redis"]
-async fn whoever_commits_while_the_server_is_known_to_be_away_is_not_in_doubt_and_goes_on_afterwards() {
+async fn a_commit_while_the_server_is_known_to_be_away_is_not_in_doubt_and_goes_on_afterwards() {
     let mut redis = Redis::start(ALWAYS);
     let store = open_hasty(&redis).await;
     let fence = started(&store, &["a"]).await;
@@ -507,7 +507,7 @@ async fn a_reader_is_woken_after_the_server_was_away() {
 
 #[tokio::test]
 #[ignore = "needs Redis"]
-async fn nobody_at_the_other_end_is_said_in_a_sentence() {
+async fn an_address_without_a_server_is_said_in_a_sentence() {
     let port = real_redis::free_port();
     let url = format!("redis://127.0.0.1:{port}");
     let options =

@@ -148,8 +148,8 @@ async fn with_wait_replicas_nothing_is_answered_that_only_the_master_has() {
     let store = RedisStore::open(options).await.unwrap();
     let made = store.commit(create("log")).await;
     assert!(matches!(made, Err(StoreError::InDoubt(_))), "{made:?}");
-    let troubles = store.health().troubles;
-    assert!(troubles.iter().any(|trouble| trouble.contains("fewer than 1 replicas")), "{troubles:?}");
+    let problems = store.health().problems;
+    assert!(problems.iter().any(|trouble| trouble.contains("fewer than 1 replicas")), "{problems:?}");
     let replica = replica_of(&master);
     let fence = insist(async || store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence)).await;
     store.commit(one("a", fence)).await.unwrap();
@@ -237,7 +237,7 @@ async fn sentinels_are_asked_for_the_master_and_followed_to_the_next_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Redis"]
-async fn slots_that_move_while_everybody_writes_cost_nothing() {
+async fn slots_that_move_while_all_write_cost_nothing() {
     let cluster = Cluster::start();
     let store = Arc::new(RedisStore::open(options(&cluster.0[0].url(), PLENTY)).await.unwrap());
     let names: Vec<String> = (0..60).map(|n| format!("log-{n}")).collect();

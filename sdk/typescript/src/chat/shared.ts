@@ -92,7 +92,7 @@ export class Shared<Value> {
   #take(text: string | null | undefined): void {
     if (text === this.#text || text === undefined) return;
     this.#text = text;
-    // What was there and is not any more was cleared by somebody who means it.
+    // What was there and is not any more was cleared on purpose.
     this.#value = text === null ? this.#codec.empty : this.#codec.merge(this.#value, this.#codec.parse(text));
   }
 

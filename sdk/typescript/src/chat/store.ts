@@ -32,7 +32,7 @@ export interface ChatStoreOptions extends ApiOptions {
   /** Waits before the second, third, … attempt in a row; the first is immediate. */
   readonly backoffSeconds?: readonly number[];
   /**
-   * Streams in a row that bring nothing, while other requests get through, before a task that is over is told without the
+   * Streams in a row that bring nothing, while other requests get through, before a task that is over is reported without the
    * rest of its stream. A task that runs is never given up. Default 5.
    */
   readonly attemptsMax?: number;

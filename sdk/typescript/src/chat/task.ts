@@ -1,4 +1,4 @@
-// A task as the server tells it, and how following one ends.
+// A task as the server describes it, and how following one ends.
 
 import { isObject } from "../frame.ts";
 import type { Session, Task, TaskError, TaskStatus } from "../generated/answers.ts";
@@ -25,7 +25,7 @@ export interface TaskInfo {
 
 export type Terminal = "finish" | "abort" | "error";
 
-/** How a task ended. `unknown`: nobody knows any more. */
+/** How a task ended. `unknown`: the server does not know any more. */
 export interface TaskEnding {
   readonly status: Exclude<TaskStatus, "running"> | "unknown";
   /** What the work gave: an operation's result, `{text}` of a turn. */
@@ -51,7 +51,7 @@ export function terminalOf(status: TaskEnding["status"]): Terminal {
   return status === "unknown" ? "finish" : TERMINALS[status];
 }
 
-/** The ending in what the task said, or else as its last chunk tells it. */
+/** The ending in what the task said, or else in its last chunk. */
 export function endingOf(task: TaskInfo | null, terminal: Terminal | null): TaskEnding {
   if (task === null || task.status === "running") return { status: terminal === null ? "unknown" : STATUSES[terminal] };
   const { status, result, error } = task;

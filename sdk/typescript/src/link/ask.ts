@@ -111,7 +111,7 @@ export function answerInControl(question: Question, frame: Frame): Answer | null
       return action === question.action ? { kind: "plan", ok: frame.metadata?.["ok"] === true } : null;
     case "export": {
       const sealed = frame.event === "agent.state_exported" ? sealedIn(frame) : null;
-      // A checkpoint that was pushed meanwhile is no answer to somebody who asked for the other form.
+      // A checkpoint that was pushed meanwhile is no answer to a caller that asked for the other form.
       const wrongForm = question.content["format"] === "token" && typeof sealed?.signedState !== "string";
       return sealed === null || wrongForm ? null : { kind: "export", exported: { ...sealed, metadata: frame.metadata ?? {} } };
     }

@@ -9,7 +9,7 @@ import type { Turn } from "./turn.ts";
 const TRIES_MAX = 5;
 const RETRY_MS = 1_000;
 
-/** The link's own: nobody waits for the answer. */
+/** The link's own: no caller waits for the answer. */
 const FILL: Ask = { key: 0, question: { kind: "export", content: {} }, wasSent: false, tries: 0 };
 
 export function ask(turn: Turn, asked: Ask): void {
@@ -23,8 +23,8 @@ export function ask(turn: Turn, asked: Ask): void {
 
 /** Events are gone, but what was said is not: the state has it. Only who holds the session may ask for that. */
 export function fillGap(turn: Turn): void {
-  const { asks, seat } = turn.link;
-  if (seat === "observe" || asks.some(({ key }) => key === FILL.key)) return;
+  const { asks, mode } = turn.link;
+  if (mode === "observe" || asks.some(({ key }) => key === FILL.key)) return;
   turn.set({ asks: [...asks, FILL] });
   askNext(turn);
 }
@@ -49,7 +49,7 @@ export function settleByControl(turn: Turn, frame: Frame): boolean {
 
 function settle(turn: Turn, read: (first: Ask) => Answer | null): boolean {
   const [first, ...rest] = turn.link.asks;
-  // What was never sent cannot be answered: an event that looks like it is somebody else's.
+  // What was never sent cannot be answered: an event that looks like it is another client's.
   const answer = first === undefined || !first.wasSent ? null : read(first);
   if (first === undefined || answer === null) return false;
   if (first.key !== FILL.key) turn.do({ do: "answer", key: first.key, answer });
@@ -60,7 +60,7 @@ function settle(turn: Turn, read: (first: Ask) => Answer | null): boolean {
   return true;
 }
 
-/** A state that only the server can read fills nothing; then the gap stays as it was told. */
+/** A state that only the server can read fills nothing; then the gap stays as it was reported. */
 function tellHistory(turn: Turn, exported: Exported): void {
   const history = historyIn(exported);
   if (history !== null) turn.tell({ kind: "history", ...history });

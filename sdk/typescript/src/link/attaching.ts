@@ -49,7 +49,7 @@ export function attach(turn: Turn, wanted: Way, shown: Shown): void {
   if (way.by === "quick" && link.session !== null) {
     const { id, resumeToken } = link.session;
     const back = { ...cursorFields(link.position), ...common, resume_token: resumeToken ?? undefined };
-    turn.send({ event: "user.reconnect", session_id: id, content: { ...back, mode: link.seat === "observe" ? "observe" : undefined } });
+    turn.send({ event: "user.reconnect", session_id: id, content: { ...back, mode: link.mode === "observe" ? "observe" : undefined } });
   } else if (way.by === "state" && link.sealed !== null) {
     // A bare number: a session rebuilt from the state counts on from it, in an epoch that no cursor can name yet.
     const back = { ...common, last_seq: link.position?.seq };
@@ -95,7 +95,7 @@ export function greeted(turn: Turn, frame: Frame, shown: Shown): void {
     restored(turn, frame);
     const before = link.position;
     if (word(frame, "source") === "live" && before?.epoch != null && before.epoch !== epoch) {
-      // The log goes on, but in another epoch: only the full cursor can tell what that means.
+      // The log goes on, but in another epoch: only the full cursor says what that means.
       return attach(turn, QUICK, shown);
     }
   }
@@ -109,7 +109,7 @@ export function greeted(turn: Turn, frame: Frame, shown: Shown): void {
   if (turn.link.unacked > 0) turn.timer("ack", ACK_MS);
 }
 
-/** Where reading starts by this verdict; tells what is lost. */
+/** Where reading starts by this verdict; reports what is lost. */
 function place(turn: Turn, log: Position, resume: Resume): Position {
   const before = turn.link.position;
   const first = resume.first_retained_seq ?? resume.from_seq ?? log.seq + 1;
@@ -208,7 +208,7 @@ function held(turn: Turn, way: Way, shown: Shown, cause: Refusal): void {
   if (id !== null && link.session === null) turn.set({ session: { id, ids: [id], resumeToken: null } });
   const asked = way.by !== "create" && way.takeOver;
   if (link.policy.whenHeld === "ask" || asked || id === null) return stop(turn, cause);
-  if (link.policy.whenHeld === "observe") turn.set({ seat: "observe" });
+  if (link.policy.whenHeld === "observe") turn.set({ mode: "observe" });
   attach(turn, { by: "quick", takeOver: link.policy.whenHeld === "take_over", followed: false }, shown);
 }
 
@@ -218,7 +218,7 @@ function gone(turn: Turn, way: Way, shown: Shown, cause: Refusal): void {
   // What the server would not take, or no longer.
   if (way.by === "state") forget(turn);
   else dropExpired(turn);
-  if (way.by === "create" || (way.by === "state" && way.only) || link.seat === "observe") return stop(turn, cause);
+  if (way.by === "create" || (way.by === "state" && way.only) || link.mode === "observe") return stop(turn, cause);
   if (way.by === "quick" && turn.link.sealed !== null) {
     return attach(turn, { by: "state", takeOver: false, only: false }, shown);
   }

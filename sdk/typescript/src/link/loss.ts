@@ -1,4 +1,4 @@
-// How a link ends: lost, to be tried again, or stopped until somebody asks for it.
+// How a link ends: lost, to be tried again, or stopped until the caller asks for it.
 
 import { backoffMs } from "../backoff.ts";
 import { type Refusal, refusal } from "../failure.ts";
@@ -10,7 +10,7 @@ import { failWatches, loseWatches } from "./watching.ts";
 /** How long a dial, a greeting or the answer to an attachment may take. */
 export const PATIENCE_MS = 10_000;
 
-/** With this code we hang up on a wire that we believe dead; it tells a shared connection to be dropped for everyone. */
+/** With this code we hang up on a wire that we believe dead; with it a shared connection is dropped for all tabs. */
 export const WIRE_DEAD = 3000;
 
 /** A link that was live for so long was sound. */
@@ -56,7 +56,7 @@ function retire(turn: Turn, cause: Refusal | null, code: number, afterMs?: numbe
   turn.timer("retry", waitMs);
 }
 
-/** The link stays away until somebody starts it again. */
+/** The link stays away until the caller starts it again. */
 export function stop(turn: Turn, cause: Refusal | null): void {
   const told = cause ?? refusal("CLOSED", "The client was closed.");
   failAsks(turn, told);

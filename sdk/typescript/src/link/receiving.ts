@@ -161,7 +161,7 @@ function notice(turn: Turn, frame: Frame): void {
   turn.tell({ kind: "notice", frame });
 }
 
-/** Events were let go before we read them. It is told before the next one. */
+/** Events were let go before we read them. That is reported before the next one. */
 function skipped(turn: Turn, frame: Frame): void {
   const { position } = turn.link;
   const first = figure(frame, "first_retained_seq");
@@ -187,8 +187,8 @@ function end(turn: Turn, frame: Frame): void {
   const successor = word(frame, "superseded_by");
   if (word(frame, "reason") === "superseded" && successor !== undefined) {
     follow(turn, successor);
-    // Who only watches goes on watching; who held the session lost it to whoever restored it.
-    if (turn.link.seat === "observe") return attach(turn, bestWay(turn.link), "reconnecting");
+    // An observer goes on observing; a holder lost the session to the client that restored it.
+    if (turn.link.mode === "observe") return attach(turn, bestWay(turn.link), "reconnecting");
     return stop(turn, { ...refusal("SESSION_INACTIVE", sentence(frame), "create_new_session"), details: { superseded_by: successor } });
   }
   settleByControl(turn, frame);

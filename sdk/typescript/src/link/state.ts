@@ -43,7 +43,7 @@ export interface Session {
   readonly resumeToken: string | null;
 }
 
-export type Seat = "hold" | "observe";
+export type AttachMode = "hold" | "observe";
 
 /** What does not change while a link lives. */
 export interface Policy {
@@ -63,7 +63,7 @@ export interface Link {
   readonly phase: Phase;
   /** The way to take once the socket is open. */
   readonly way: Way;
-  readonly seat: Seat;
+  readonly mode: AttachMode;
   readonly session: Session | null;
   /** `null`: no cursor is sent, and the server decides where reading starts. */
   readonly position: Position | null;
@@ -103,7 +103,7 @@ export type Intent =
   | {
       readonly to: "attach";
       readonly sessionId?: string;
-      readonly seat: Seat;
+      readonly mode: AttachMode;
       readonly takeOver: boolean;
       /** Left out: as it is known. */
       readonly position?: Position | null;
@@ -171,7 +171,7 @@ export function newLink(policy: Policy, known: Partial<Pick<Link, "session" | "p
     policy,
     phase: { at: "disconnected", cause: null },
     way: { by: "create" },
-    seat: "hold",
+    mode: "hold",
     session: known.session ?? null,
     position: known.position ?? null,
     run: "idle",

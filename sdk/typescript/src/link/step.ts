@@ -56,7 +56,7 @@ function start(turn: Turn, intent: Intent): void {
       turn.set({ way: bestWay(turn.link) });
       break;
     case "create":
-      turn.set({ session: null, position: null, sealed: null, seat: "hold", way: { by: "create" } });
+      turn.set({ session: null, position: null, sealed: null, mode: "hold", way: { by: "create" } });
       turn.set({ policy: { ...link.policy, create: { ...link.policy.create, ...intent.create } } });
       turn.do({ do: "keep_state" });
       break;
@@ -68,7 +68,7 @@ function start(turn: Turn, intent: Intent): void {
       turn.set({
         session: { ...session, resumeToken: intent.resumeToken ?? session.resumeToken },
         position,
-        seat: intent.seat,
+        mode: intent.mode,
         way: { by: "quick", takeOver: intent.takeOver, followed: false },
       });
       break;
@@ -78,7 +78,7 @@ function start(turn: Turn, intent: Intent): void {
       const known = link.session !== null && sealed.sessionId !== null && link.session.ids.includes(sealed.sessionId);
       // A session that we know nothing of is read from its first event, as far as there still are any.
       if (!known) turn.set({ session: null, position: { epoch: null, seq: 0 } });
-      turn.set({ sealed, seat: "hold", way: { by: "state", takeOver: false, only: true } });
+      turn.set({ sealed, mode: "hold", way: { by: "state", takeOver: false, only: true } });
     }
   }
   reach(turn, link);

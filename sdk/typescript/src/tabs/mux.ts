@@ -6,7 +6,7 @@ import { ELSEWHERE, refusedTask } from "../link/watching.ts";
 import { randomId } from "../random.ts";
 import type { Socket } from "../socket.ts";
 
-/** What a port is told. */
+/** What is sent to a port. */
 export type PortNews = { readonly say: "frame"; readonly text: string } | { readonly say: "closed"; readonly code: number };
 
 interface Request {
@@ -24,7 +24,7 @@ interface Shared {
   replaying: string | null;
   /** The last event that came since the last greeting. The server takes no ack beyond it. */
   lastSeq: number;
-  /** Who asked last; a refusal is told to nobody else. */
+  /** The port of the last request; only it gets a refusal. */
   asker: string | null;
   /** Which ports may write. */
   readonly holders: Set<string>;
@@ -39,7 +39,7 @@ export class Mux {
   /** The sessions and tasks that a port has to do with. */
   readonly #ports = new Map<string, Set<string>>();
   readonly #sessions = new Map<string, Shared>();
-  /** Requests that name no session are answered one at a time, since nothing else tells their answers apart. */
+  /** Requests that name no session are answered one at a time, since nothing else distinguishes their answers. */
   #unnamed: { readonly port: string; readonly text: string }[] = [];
   #socket: Socket | null = null;
   #hello: string | null = null;
@@ -92,13 +92,13 @@ export class Mux {
     if (sessions === undefined) return;
     this.#ports.delete(port);
     this.#unnamed = this.#unnamed.filter((waiting, index) => index === 0 || waiting.port !== port);
-    // One tab's silence is everybody's: there is only one wire.
+    // The silence of one tab is the silence of all: there is only one wire.
     if (code === WIRE_DEAD) return this.#hangUp(WIRE_DEAD);
     if (this.#ports.size === 0) return this.#hangUp(1000);
     for (const id of sessions) this.#leave(port, id);
   }
 
-  /** All that hang on this wire are told that it is gone. */
+  /** Notifies all ports of this wire that it is gone. */
   #hangUp(code: number): void {
     const socket = this.#socket;
     this.#closed(1006);
@@ -115,21 +115,21 @@ export class Mux {
     const observing = mode === "observe";
     if (observing) session.holders.delete(port);
     else session.holders.add(port);
-    // To the server we are one. As an observer it would take the seat from the other tabs.
-    const seat = observing && session.holders.size === 0 ? mode : undefined;
+    // To the server we are one. As an observer it would take the hold from the other tabs.
+    const sentMode = observing && session.holders.size === 0 ? mode : undefined;
     const token = session.resumeToken ?? content["resume_token"];
     session.greetings.push(port);
-    this.#socket?.send(JSON.stringify(this.#renamed({ ...request, content: { ...content, resume_token: token, mode: seat } })));
+    this.#socket?.send(JSON.stringify(this.#renamed({ ...request, content: { ...content, resume_token: token, mode: sentMode } })));
   }
 
-  /** The server knows one watch for each task of a connection. So the newest has it, and the others are told. */
+  /** The server knows one watch for each task of a connection. So the newest has it, and the others are notified. */
   #watch(port: string, task: string): void {
     const end = JSON.stringify({ event: "task.end", task_id: task, content: { status: ELSEWHERE } });
     for (const [other, names] of this.#ports) if (names.delete(task) && other !== port) this.#to(other, end);
     this.#ports.get(port)?.add(task);
   }
 
-  /** A task is watched no more. Or the last tab that held a session has gone: its seat is given up, so that another device need not fight for it. */
+  /** A task is watched no more. Or the last tab that held a session has gone: its hold is given up, so that another device need not take it over. */
   #leave(port: string, id: string): void {
     if (!this.#sessions.has(id)) return this.#socket?.send(JSON.stringify({ event: "user.unwatch_task", task_id: id }));
     const session = this.#session(id);
@@ -175,7 +175,7 @@ export class Mux {
 
   #event(frame: Frame, text: string): void {
     const id = frame.session_id ?? "";
-    // A session that every tab has left is still known, and nobody's any more.
+    // A session that every tab has left is still known, and no tab has it.
     if (this.#sessions.has(id)) {
       this.#session(id).lastSeq = Math.max(this.#session(id).lastSeq, frame.seq ?? 0);
       return this.#toSession(id, text);
@@ -221,7 +221,7 @@ export class Mux {
     if (next !== undefined) this.#socket?.send(next.text);
   }
 
-  /** The newest token is everybody's: an older one would lock its tab out. */
+  /** All tabs share the newest token: an older one would lock its tab out. */
   #renewToken(session: Shared, frame: Frame): void {
     const token = word(frame, "resume_token");
     const id = frame.session_id;

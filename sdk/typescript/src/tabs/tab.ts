@@ -1,4 +1,4 @@
-// One tab among others: leads if nobody does, and otherwise speaks through the tab that leads.
+// One tab among others: leads if no other tab does, and otherwise speaks through the tab that leads.
 
 import { randomId } from "../random.ts";
 import type { Dial, Socket } from "../socket.ts";
@@ -112,7 +112,7 @@ export class Tab {
     this.#moveTo();
   }
 
-  /** Somebody else leads now, perhaps we. */
+  /** Another tab leads now, perhaps this one. */
   #moveTo(): void {
     for (const port of [...this.#ports.values()]) {
       if (port.answered) this.#news(port.id, { say: "closed", code: 1006 });

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 /// The request for a run. `answer` is what a person has answered to a question of this run.
 pub fn body(run: &Run, input: &str, answer: Option<&Value>) -> Bytes {
     let asked = match &run.message {
-        Some(message) => spoken(message),
+        Some(message) => as_ui_message(message),
         None => shape(run.id.as_str(), Role::User, input, None),
     };
-    let messages: Value = run.conversation.iter().map(spoken).chain([asked]).collect();
+    let messages: Value = run.conversation.iter().map(as_ui_message).chain([asked]).collect();
     let mut body = json!({
         "id": run.session,
         "session_id": run.session,
@@ -39,7 +39,7 @@ fn shape(id: &str, role: Role, text: &str, parts: Option<Value>) -> Value {
     json!({ "id": id, "role": role, "content": text, "parts": parts })
 }
 
-fn spoken(message: &Message) -> Value {
+fn as_ui_message(message: &Message) -> Value {
     let role = if message.role == Role::User { "user" } else { "assistant" };
     let id = message.message_id.clone().unwrap_or_else(|| format!("msg_{}_{role}", message.at_ms));
     let parts = message.parts.clone().map(|parts| if message.interrupted { whole(parts) } else { parts });
@@ -107,9 +107,9 @@ mod tests {
             functions: None,
             parts: Some(parts.clone()),
         };
-        let told = spoken(&message);
-        assert_eq!(told["parts"], json!([text, parts[1], parts[3]]));
-        assert_eq!((&told["id"], &told["interrupted"]), (&json!("msg_7_assistant"), &json!(true)));
-        assert_eq!(spoken(&Message { interrupted: false, ..message })["parts"], parts);
+        let written = as_ui_message(&message);
+        assert_eq!(written["parts"], json!([text, parts[1], parts[3]]));
+        assert_eq!((&written["id"], &written["interrupted"]), (&json!("msg_7_assistant"), &json!(true)));
+        assert_eq!(as_ui_message(&Message { interrupted: false, ..message })["parts"], parts);
     }
 }

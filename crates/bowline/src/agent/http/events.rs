@@ -70,9 +70,9 @@ pub fn read(record: &UpstreamRecord) -> Result<UpstreamEvent, String> {
         }
         names::ERROR => {
             let facts = written.facts(name)?;
-            let told = facts.get("error_code").and_then(Value::as_str);
+            let named = facts.get("error_code").and_then(Value::as_str);
             let known = [ErrorCode::AgentUnreachable, ErrorCode::OutcomeUnknown];
-            let code = known.into_iter().find(|code| told == Some(code.as_str()));
+            let code = known.into_iter().find(|code| named == Some(code.as_str()));
             let stage = facts.get("stage").and_then(Value::as_str).map(str::to_owned);
             let failed = AgentError::failed(written.text(name)?);
             Ok(UpstreamEvent::Ended(AgentError { code: code.unwrap_or(failed.code), stage, ..failed }))
@@ -132,12 +132,12 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(event: &Value) -> Result<UpstreamEvent, String> {
+    fn parsed(event: &Value) -> Result<UpstreamEvent, String> {
         read(&UpstreamRecord { event: None, data: event.to_string() })
     }
 
     fn refused(event: &Value) -> String {
-        told(event).err().unwrap_or_else(|| panic!("this must be refused: {event}"))
+        parsed(event).err().unwrap_or_else(|| panic!("this must be refused: {event}"))
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(draft.step_id.unwrap().as_str(), "s");
         for name in ["solver.start", "weird.ns"] {
             assert!(
-                matches!(told(&json!({ "event": name, "content": { "task": {} } })), Ok(UpstreamEvent::Event(_))),
+                matches!(parsed(&json!({ "event": name, "content": { "task": {} } })), Ok(UpstreamEvent::Event(_))),
                 "{name}"
             );
         }
@@ -182,7 +182,7 @@ mod tests {
     fn a_state_is_kept_and_not_logged() {
         let state = json!({ "step": 2, "seen": ["a"] });
         assert!(
-            matches!(told(&json!({ "event": "agent.state", "content": state })), Ok(UpstreamEvent::State(kept)) if kept == state)
+            matches!(parsed(&json!({ "event": "agent.state", "content": state })), Ok(UpstreamEvent::State(kept)) if kept == state)
         );
         assert!(refused(&json!({ "event": "agent.state" })).contains("without `content`"));
     }
@@ -191,7 +191,7 @@ mod tests {
     fn endings_and_questions_are_told_apart_from_events() {
         let facts = json!({ "usage": { "total_tokens": 1 }, "model": "m", "mood": "good" });
         let Ok(UpstreamEvent::Answered(answer)) =
-            told(&json!({ "event": "agent.final_answer", "content": "a", "metadata": facts }))
+            parsed(&json!({ "event": "agent.final_answer", "content": "a", "metadata": facts }))
         else {
             panic!()
         };
@@ -199,12 +199,12 @@ mod tests {
         assert_eq!(answer.metadata.get("mood"), Some(&json!("good")));
         let error =
             json!({ "event": "agent.error", "content": "no", "metadata": { "error_code": "SESSION_NOT_FOUND" } });
-        assert!(matches!(told(&error), Ok(UpstreamEvent::Ended(error)) if error.code == ErrorCode::AgentFailed));
+        assert!(matches!(parsed(&error), Ok(UpstreamEvent::Ended(error)) if error.code == ErrorCode::AgentFailed));
         assert!(
-            matches!(told(&json!({ "event": "agent.cancelled", "content": "x" })), Ok(UpstreamEvent::Ended(e)) if e.cancelled)
+            matches!(parsed(&json!({ "event": "agent.cancelled", "content": "x" })), Ok(UpstreamEvent::Ended(e)) if e.cancelled)
         );
         let asks = json!({ "event": "agent.user_confirm", "content": "Shall I?", "step_id": "q", "state": { "n": 1 } });
-        let Ok(UpstreamEvent::Question(question)) = told(&asks) else { panic!() };
+        let Ok(UpstreamEvent::Question(question)) = parsed(&asks) else { panic!() };
         assert_eq!((question.step_id.as_deref(), question.state["n"].as_u64()), (Some("q"), Some(1)));
         assert_eq!(question.facts["scope"], "custom");
     }

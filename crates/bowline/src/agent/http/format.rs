@@ -1,4 +1,4 @@
-//! Which format an upstream speaks, told by what it answers.
+//! Which format an upstream speaks, found out from what it answers.
 
 use serde_json::Value;
 

@@ -53,11 +53,11 @@ impl Http {
         let Input::Message { text } = &run.input else {
             return Err(AgentError::failed("It takes messages only."));
         };
-        let mut spoken = AccumulatedText::new(self.config.wire.answer_bytes_max, self.host.clone());
+        let mut accumulated = AccumulatedText::new(self.config.wire.answer_bytes_max, self.host.clone());
         loop {
             let body = body::body(&run, text, answer.as_ref());
             let mut received = self.upstream.attempts(&run.cancel).post(&body).await?;
-            let outcome = Box::pin(self.read(&run, &mut received, &mut spoken)).await?;
+            let outcome = Box::pin(self.read(&run, &mut received, &mut accumulated)).await?;
             received.leave();
             match outcome {
                 ResponseEnd::Answered(answer) => return Ok(answer),
@@ -74,14 +74,14 @@ impl Http {
         &self,
         run: &Run,
         received: &mut UpstreamResponse,
-        spoken: &mut AccumulatedText,
+        accumulated: &mut AccumulatedText,
     ) -> Result<ResponseEnd, AgentError> {
         let first = received.next(&run.cancel).await?.ok_or_else(unfinished)?;
         let format = self.config.format.or_else(|| format::of(received, &first));
         match format.unwrap_or(Format::Ui) {
-            Format::Ui => ui::read(run, received, first, spoken).await,
-            Format::OpenAi => read_chunks(run, received, first, spoken).await,
-            Format::Events => read_events(run, received, first, spoken).await,
+            Format::Ui => ui::read(run, received, first, accumulated).await,
+            Format::OpenAi => read_chunks(run, received, first, accumulated).await,
+            Format::Events => read_events(run, received, first, accumulated).await,
         }
     }
 }
@@ -106,35 +106,35 @@ async fn read_chunks(
     run: &Run,
     received: &mut UpstreamResponse,
     first: UpstreamRecord,
-    spoken: &mut AccumulatedText,
+    accumulated: &mut AccumulatedText,
 ) -> Result<ResponseEnd, AgentError> {
     let mut gathered = Gathered::default();
-    openai::read(run, received, Some(first), &mut gathered, spoken).await?;
+    openai::read(run, received, Some(first), &mut gathered, accumulated).await?;
     if !gathered.calls.is_empty() {
         let why = "It wants a tool to be called, which only agents of kind `openai` have done for them.";
         return Err(AgentError::failed(why));
     }
-    Ok(ResponseEnd::Answered(openai::answer(spoken.take(), gathered.usage, gathered.model, gathered.finish)))
+    Ok(ResponseEnd::Answered(openai::answer(accumulated.take(), gathered.usage, gathered.model, gathered.finish)))
 }
 
 async fn read_events(
     run: &Run,
     received: &mut UpstreamResponse,
     first: UpstreamRecord,
-    spoken: &mut AccumulatedText,
+    accumulated: &mut AccumulatedText,
 ) -> Result<ResponseEnd, AgentError> {
     let mut asked: Option<ResponseEnd> = None;
     let mut next = Some(first);
     while let Some(record) = next {
         if record.data.trim() != "[DONE]" {
-            let told = events::read(&record).map_err(UpstreamError::Garbage)?;
-            match (told, &asked) {
-                (UpstreamEvent::Piece(delta, facts), _) => spoken.say_with(&run.emit, delta, facts).await?,
+            let event = events::read(&record).map_err(UpstreamError::Garbage)?;
+            match (event, &asked) {
+                (UpstreamEvent::Piece(delta, facts), _) => accumulated.say_with(&run.emit, delta, facts).await?,
                 (UpstreamEvent::Event(draft), _) => run.emit.draft(draft).await?,
                 (UpstreamEvent::State(state), _) => run.emit.save_state(state).await?,
                 (UpstreamEvent::Question(question), None) => asked = Some(ask(run, question).await?),
                 (UpstreamEvent::Answered(answer), None) => {
-                    spoken.allow(answer.text.len())?;
+                    accumulated.allow(answer.text.len())?;
                     return Ok(ResponseEnd::Answered(answer));
                 }
                 (UpstreamEvent::Ended(error), _) => return Err(error),
@@ -146,7 +146,7 @@ async fn read_events(
         next = match received.next(&run.cancel).await {
             Ok(next) => next,
             // The question was heard, and its state is kept: what the wire does now is of no consequence.
-            Err(Fault::Trouble(_)) if asked.is_some() => None,
+            Err(Fault::Error(_)) if asked.is_some() => None,
             Err(fault) => return Err(fault.into()),
         };
     }

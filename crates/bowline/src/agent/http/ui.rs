@@ -16,7 +16,7 @@ pub async fn read(
     run: &Run,
     received: &mut UpstreamResponse,
     first: UpstreamRecord,
-    spoken: &mut AccumulatedText,
+    accumulated: &mut AccumulatedText,
 ) -> Result<ResponseEnd, AgentError> {
     let (mut importer, mut words) = (Importer::new(), Words::default());
     let mut next = Some(first);
@@ -27,20 +27,20 @@ pub async fn read(
         match imported {
             Imported::Event(draft) if draft.name.as_str() == names::PARTIAL_ANSWER => {
                 let delta = words.push(body(&draft));
-                spoken.keep(&delta)?;
+                accumulated.keep(&delta)?;
                 run.emit.partial_draft(draft, delta).await?;
             }
             Imported::Event(draft) => run.emit.draft(draft).await?,
             Imported::Nothing => {}
             Imported::End(end) => {
-                spoken.keep(&words.rest())?;
-                return ended(end, spoken).map(ResponseEnd::Answered);
+                accumulated.keep(&words.rest())?;
+                return ended(end, accumulated).map(ResponseEnd::Answered);
             }
             // The SDK writes its end mark only behind a stream that was closed in order: a program that puts its chunks
             // together by hand often says no other end.
             Imported::Done => {
-                spoken.keep(&words.rest())?;
-                return Ok(ResponseEnd::Answered(Answer::text(spoken.take())));
+                accumulated.keep(&words.rest())?;
+                return Ok(ResponseEnd::Answered(Answer::text(accumulated.take())));
             }
         }
         next = received.next(&run.cancel).await?;
@@ -49,20 +49,20 @@ pub async fn read(
 }
 
 /// What the upstream's own ending means here. Its words go along with ours.
-fn ended(end: UpstreamEnd, spoken: &mut AccumulatedText) -> Result<Answer, AgentError> {
+fn ended(end: UpstreamEnd, accumulated: &mut AccumulatedText) -> Result<Answer, AgentError> {
     let finish = Some(UpstreamFinish(end.chunk));
-    let told = |mut text: String| {
+    let scrubbed = |mut text: String| {
         scrub_text(&mut text);
         text
     };
     match end.ending {
-        UpstreamEnding::Finished => Ok(Answer { text: spoken.take(), finish, ..Answer::default() }),
+        UpstreamEnding::Finished => Ok(Answer { text: accumulated.take(), finish, ..Answer::default() }),
         UpstreamEnding::Cancelled => {
-            let why = end.text.map_or_else(|| "The agent's upstream was stopped.".to_owned(), told);
+            let why = end.text.map_or_else(|| "The agent's upstream was stopped.".to_owned(), scrubbed);
             Err(AgentError { finish, ..AgentError::cancelled(why) })
         }
         UpstreamEnding::Failed => {
-            let why = end.text.map_or_else(|| "The agent's upstream failed.".to_owned(), told);
+            let why = end.text.map_or_else(|| "The agent's upstream failed.".to_owned(), scrubbed);
             Err(AgentError { finish, ..AgentError::failed(why) })
         }
     }
@@ -109,21 +109,21 @@ impl Words {
 mod tests {
     use super::*;
 
-    fn told(deltas: &[&str]) -> Vec<String> {
+    fn sent(deltas: &[&str]) -> Vec<String> {
         let mut words = Words::default();
-        let mut told: Vec<String> = deltas.iter().map(|delta| words.push(delta)).collect();
-        told.push(words.rest());
-        told
+        let mut out: Vec<String> = deltas.iter().map(|delta| words.push(delta)).collect();
+        out.push(words.rest());
+        out
     }
 
     #[test]
     fn a_character_that_was_cut_in_two_is_put_together() {
-        assert_eq!(told(&["a", r"b\n"]), ["a", "b\n", ""]);
-        assert_eq!(told(&[r"H\ud83d", r"\ude00!", "x"]), ["", "H😀!", "x", ""]);
+        assert_eq!(sent(&["a", r"b\n"]), ["a", "b\n", ""]);
+        assert_eq!(sent(&[r"H\ud83d", r"\ude00!", "x"]), ["", "H😀!", "x", ""]);
         assert_eq!(
-            told(&[r"a\ud83d", "b", "c"])[..3],
+            sent(&[r"a\ud83d", "b", "c"])[..3],
             ["".to_owned(), "a\u{fffd}\u{fffd}\u{fffd}b".into(), "c".into()]
         );
-        assert_eq!(told(&[r"a\ud83d"])[1], "a\u{fffd}\u{fffd}\u{fffd}");
+        assert_eq!(sent(&[r"a\ud83d"])[1], "a\u{fffd}\u{fffd}\u{fffd}");
     }
 }

@@ -43,17 +43,22 @@ impl OpenAi {
     }
 
     /// One request and its whole answer. Until something of the answer was shown, it may be asked for again.
-    async fn step(&self, run: &Run, body: &bytes::Bytes, spoken: &mut AccumulatedText) -> Result<Gathered, AgentError> {
+    async fn step(
+        &self,
+        run: &Run,
+        body: &bytes::Bytes,
+        accumulated: &mut AccumulatedText,
+    ) -> Result<Gathered, AgentError> {
         let mut attempts = self.upstream.attempts(&run.cancel);
         loop {
             let mut received = attempts.post(body).await?;
             let mut gathered = Gathered::default();
-            match read(run, &mut received, None, &mut gathered, spoken).await {
+            match read(run, &mut received, None, &mut gathered, accumulated).await {
                 Ok(()) => {
                     received.leave();
                     return Ok(gathered);
                 }
-                Err(Failed::Wire(Fault::Trouble(trouble))) if !gathered.has_begun() => attempts.again(trouble).await?,
+                Err(Failed::Wire(Fault::Error(error))) if !gathered.has_begun() => attempts.again(error).await?,
                 Err(failed) => return Err(failed.into()),
             }
         }
@@ -105,10 +110,10 @@ impl Agent for OpenAi {
     async fn returned(&self, run: Run, calls: OpenCalls, outputs: FunctionOutputs) -> RunResult {
         let mut dialogue = self.dialogue(&run)?;
         let unreadable = |_| AgentError::failed("What it kept of its calls cannot be read.");
-        let Kept { since, spoken, usage, model, steps, called, left } =
+        let Kept { since, accumulated, usage, model, steps, called, left } =
             serde_json::from_value(calls.state).map_err(unreadable)?;
         dialogue.messages.extend(since);
-        dialogue.spoken.keep(&spoken)?;
+        dialogue.accumulated.keep(&accumulated)?;
         (dialogue.usage, dialogue.model, dialogue.steps) = (usage, model, steps);
         let functions = dialogue.take_outputs(&called, outputs);
         let functions = self.call_functions(&run, &mut dialogue, left, functions).await?;
@@ -121,7 +126,7 @@ struct Dialogue {
     messages: Vec<Value>,
     /// How many of the messages are the conversation before the run, and its input.
     given: usize,
-    spoken: AccumulatedText,
+    accumulated: AccumulatedText,
     usage: Option<Value>,
     model: Option<String>,
     /// Requests that were made.
@@ -132,7 +137,8 @@ struct Dialogue {
 #[derive(Serialize, Deserialize)]
 struct Kept {
     since: Vec<Value>,
-    spoken: String,
+    #[serde(rename = "spoken")]
+    accumulated: String,
     usage: Option<Value>,
     model: Option<String>,
     steps: u32,
@@ -146,7 +152,7 @@ impl Dialogue {
     fn kept(&self, called: &[RequestedCall], left: &[RequestedCall]) -> Value {
         let kept = Kept {
             since: self.messages[self.given..].to_vec(),
-            spoken: self.spoken.text().to_owned(),
+            accumulated: self.accumulated.text().to_owned(),
             usage: self.usage.clone(),
             model: self.model.clone(),
             steps: self.steps,
@@ -172,8 +178,8 @@ impl OpenAi {
         let instructions = run.message.as_ref().and_then(|message| message.instructions.as_deref());
         let system = [self.config.system.as_deref(), instructions];
         let messages = request::conversation(&system, &run.conversation, text);
-        let spoken = AccumulatedText::new(self.config.wire.answer_bytes_max, self.host.clone());
-        Ok(Dialogue { given: messages.len(), messages, spoken, usage: None, model: None, steps: 0 })
+        let accumulated = AccumulatedText::new(self.config.wire.answer_bytes_max, self.host.clone());
+        Ok(Dialogue { given: messages.len(), messages, accumulated, usage: None, model: None, steps: 0 })
     }
 
     /// Requests and calls, until the model answers.
@@ -184,22 +190,22 @@ impl OpenAi {
         while dialogue.steps < self.config.max_steps {
             dialogue.steps += 1;
             let toolbox = Toolbox::new(specs.clone(), &functions);
-            dialogue.spoken.paragraph(&run.emit).await?;
-            let (said, last) = (dialogue.spoken.text().len(), dialogue.steps == self.config.max_steps);
+            dialogue.accumulated.paragraph(&run.emit).await?;
+            let (said, last) = (dialogue.accumulated.text().len(), dialogue.steps == self.config.max_steps);
             let calls = if last { Calls::None } else { std::mem::replace(&mut allowed, Calls::AsItLikes) };
             let body = request::body(&self.config.model, &dialogue.messages, &toolbox, &functions, calls);
-            let mut gathered = Box::pin(self.step(run, &body, &mut dialogue.spoken)).await?;
+            let mut gathered = Box::pin(self.step(run, &body, &mut dialogue.accumulated)).await?;
             chunk::add_usage(&mut dialogue.usage, gathered.usage.take());
             dialogue.model = gathered.model.take().or(dialogue.model);
             let finish = gathered.finish.take();
             let calls = gathered.into_calls();
             if calls.is_empty() {
-                return Ok(answer(dialogue.spoken.take(), dialogue.usage, dialogue.model, finish));
+                return Ok(answer(dialogue.accumulated.take(), dialogue.usage, dialogue.model, finish));
             }
             if last {
                 break;
             }
-            dialogue.messages.push(request::called(&dialogue.spoken.text()[said..], &calls));
+            dialogue.messages.push(request::called(&dialogue.accumulated.text()[said..], &calls));
             let (callers, ours): (Vec<RequestedCall>, Vec<RequestedCall>) =
                 calls.into_iter().partition(|call| functions.find(&call.name).is_some());
             for wanted in &ours {
@@ -264,7 +270,7 @@ pub async fn read(
     received: &mut UpstreamResponse,
     mut first: Option<super::upstream::UpstreamRecord>,
     gathered: &mut Gathered,
-    spoken: &mut AccumulatedText,
+    accumulated: &mut AccumulatedText,
 ) -> Result<(), Failed> {
     while !gathered.is_over() {
         let record = match first.take() {
@@ -275,9 +281,7 @@ pub async fn read(
             },
         };
         let pieces = gathered.take(&record.data).map_err(|unusable| match unusable {
-            Unusable::NotJson => {
-                Failed::Wire(Fault::Trouble(UpstreamError::Garbage("something that is no JSON".into())))
-            }
+            Unusable::NotJson => Failed::Wire(Fault::Error(UpstreamError::Garbage("something that is no JSON".into()))),
             Unusable::TooMany => Failed::Agent(AgentError::failed("It called too many tools at once.")),
             Unusable::Failed(mut why) => {
                 scrub_text(&mut why);
@@ -286,10 +290,10 @@ pub async fn read(
         })?;
         for piece in pieces {
             match piece {
-                ModelDelta::Text(delta) => spoken.say(&run.emit, delta).await.map_err(Failed::Agent)?,
+                ModelDelta::Text(delta) => accumulated.say(&run.emit, delta).await.map_err(Failed::Agent)?,
                 ModelDelta::Refusal(delta) => {
                     let facts = Map::from_iter([("refusal".to_owned(), true.into())]);
-                    spoken.say_with(&run.emit, delta, facts).await.map_err(Failed::Agent)?;
+                    accumulated.say_with(&run.emit, delta, facts).await.map_err(Failed::Agent)?;
                 }
                 ModelDelta::Thinking(delta) => {
                     run.emit.thinking_delta(&delta).await.map_err(|stopped| Failed::Agent(stopped.into()))?;
@@ -300,7 +304,7 @@ pub async fn read(
     if gathered.is_whole() {
         return Ok(());
     }
-    Err(Failed::Wire(Fault::Trouble(UpstreamError::Broken("its answer ends before it is finished".into()))))
+    Err(Failed::Wire(Fault::Error(UpstreamError::Broken("its answer ends before it is finished".into()))))
 }
 
 /// `…/v1` → `…/v1/chat/completions`, whatever stands behind the path.

@@ -13,7 +13,7 @@ use super::chunk::RequestedCall;
 const NAME_BYTES_MAX: usize = 64;
 
 /// The messages so far. Answers that were cut short are among them: the person has seen them too. Before them stands what the
-/// model is told by its settings, then what by the caller.
+/// settings say to the model, then what the caller says to it.
 pub fn conversation(system: &[Option<&str>], past: &[Message], input: &str) -> Vec<Value> {
     let system = system.iter().flatten().map(|text| json!({ "role": "system", "content": text }));
     let role = |role: Role| match role {
@@ -134,7 +134,7 @@ impl Toolbox {
         let mut named = BTreeMap::new();
         for spec in specs {
             let name = allowed(&spec.name);
-            // Two names that become one are told apart by what they were.
+            // Two names that become one differ by a mark made of what they were.
             let is_taken = named.contains_key(&name) || functions.find(&name).is_some();
             let name = if is_taken { marked(&name, &spec.name) } else { name };
             named.insert(name, spec);

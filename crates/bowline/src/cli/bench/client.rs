@@ -65,7 +65,7 @@ impl LoadClient {
         self.client.start(AttachTarget::New);
         while !matches!(self.next().await?, LinkEvent::Live) {}
         for number in 0..messages {
-            self.talk(number, message, cut_after).await?;
+            self.exchange(number, message, cut_after).await?;
             answered.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -84,7 +84,7 @@ impl LoadClient {
     }
 
     /// One message and its answer. With `cut_after`, the connection is cut after so many of its events.
-    async fn talk(&mut self, number: u32, message: &str, cut_after: Option<u32>) -> Result<(), String> {
+    async fn exchange(&mut self, number: u32, message: &str, cut_after: Option<u32>) -> Result<(), String> {
         let sent = clock::now();
         self.client.message(format!("m-{number}"), message);
         let (mut first, mut seen, mut ended) = (None, 0, false);

@@ -22,8 +22,8 @@ pub use session::{SessionAsk, SessionMail};
 /// The version that this node writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
 
-/// How the events of an inbox are called.
-const LETTER: &str = "node.letter";
+/// The name of the events of an inbox. It is stored, as `parcel` is, so both stay what they were.
+const MESSAGE_EVENT: &str = "node.letter";
 
 #[derive(Serialize)]
 struct OutgoingEnvelope<'a> {
@@ -34,7 +34,8 @@ struct OutgoingEnvelope<'a> {
     since: u64,
     number: u64,
     read: u64,
-    parcel: &'a NodeMessage,
+    #[serde(rename = "parcel")]
+    message: &'a NodeMessage,
 }
 
 #[derive(Deserialize)]
@@ -51,7 +52,8 @@ struct Incoming {
     number: u64,
     #[serde(default)]
     read: u64,
-    parcel: Box<RawValue>,
+    #[serde(rename = "parcel")]
+    message: Box<RawValue>,
 }
 
 /// What was read from an inbox.
@@ -67,14 +69,14 @@ pub fn write(from: &Holder, stamp: &MessageStamp, message: &NodeMessage) -> Draf
     let &MessageStamp { incarnation, to_incarnation, since, number, read } = stamp;
     let from = from.as_str();
     Draft::new(
-        LETTER,
-        &OutgoingEnvelope { version: VERSION, from, incarnation, to_incarnation, since, number, read, parcel: message },
+        MESSAGE_EVENT,
+        &OutgoingEnvelope { version: VERSION, from, incarnation, to_incarnation, since, number, read, message },
     )
 }
 
 /// The envelope in an event of an inbox. None for what is none at all.
 pub fn read(event: &Recorded) -> Option<Envelope> {
-    let view = event.view().filter(|view| view.event == LETTER)?;
+    let view = event.view().filter(|view| view.event == MESSAGE_EVENT)?;
     parse(view.content.get()).or_else(|| {
         tracing::error!("a message in this node's inbox is none that a node writes");
         None
@@ -82,11 +84,11 @@ pub fn read(event: &Recorded) -> Option<Envelope> {
 }
 
 fn parse(text: &str) -> Option<Envelope> {
-    let Incoming { version, from, incarnation, to_incarnation, since, number, read, parcel } =
+    let Incoming { version, from, incarnation, to_incarnation, since, number, read, message: raw } =
         serde_json::from_str(text).ok()?;
     let stamp = MessageStamp { incarnation, to_incarnation, since, number, read };
     let message = match version {
-        0..=VERSION => serde_json::from_str(parcel.get()).map_err(|error| format!("it cannot be read: {error}")),
+        0..=VERSION => serde_json::from_str(raw.get()).map_err(|error| format!("it cannot be read: {error}")),
         newer => Err(format!("it is of version {newer}, and this node reads up to {VERSION}: upgrade this node")),
     };
     Some(Envelope { from: Holder::parse(&from)?, stamp, message })

@@ -217,7 +217,7 @@ fn instant_before(micros: u64) -> Instant {
 impl From<&SessionRequest> for SessionAsk {
     fn from(ask: &SessionRequest) -> Self {
         match ask {
-            SessionRequest::Attach(approach) => Self::Attach(Box::new((&**approach).into())),
+            SessionRequest::Attach(request) => Self::Attach(Box::new((&**request).into())),
             SessionRequest::Detach => Self::Detach,
             SessionRequest::Alive => Self::Alive,
             SessionRequest::Message { message_id, also, behind, content } => {
@@ -292,17 +292,17 @@ impl SessionAsk {
 }
 
 impl From<&AttachRequest> for AttachAsk {
-    fn from(approach: &AttachRequest) -> AttachAsk {
+    fn from(request: &AttachRequest) -> AttachAsk {
         AttachAsk {
-            principal: approach.principal.clone(),
-            way: approach.origin.into(),
-            cursor: approach.cursor.clone(),
-            client_id: approach.client_id.clone(),
-            proof: approach.proof.as_ref().map(|proof| proof.0.clone()),
-            observe: approach.observe,
-            take_over: approach.take_over,
-            restored: approach.restored.as_deref().map(|restored| Box::new(restored.clone().into())),
-            since: micros_since(approach.since),
+            principal: request.principal.clone(),
+            way: request.origin.into(),
+            cursor: request.cursor.clone(),
+            client_id: request.client_id.clone(),
+            proof: request.proof.as_ref().map(|proof| proof.0.clone()),
+            observe: request.observe,
+            take_over: request.take_over,
+            restored: request.restored.as_deref().map(|restored| Box::new(restored.clone().into())),
+            since: micros_since(request.since),
         }
     }
 }

@@ -105,7 +105,7 @@ pub(crate) struct AnySessionSummary {
     #[schemars(with = "String")]
     node: Option<String>,
     #[serde(flatten)]
-    record: Option<RecordShown>,
+    record: Option<SessionRecordView>,
     /// Why its record cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
@@ -113,7 +113,7 @@ pub(crate) struct AnySessionSummary {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct RecordShown {
+struct SessionRecordView {
     agent: String,
     state: SessionState,
     life: Life,
@@ -169,7 +169,7 @@ async fn summary(logs: &Logs, sessions: &Sessions, log: &LogId, stored: &Record)
     let held_here = |presence: &Arc<SessionPresence>| presence.held.load(Ordering::Relaxed) > 0;
     let (record, unreadable) = match &decoded {
         Ok(record) => {
-            let shown = RecordShown {
+            let shown = SessionRecordView {
                 agent: record.agent.clone(),
                 state: record.state(),
                 life: record.life.clone(),

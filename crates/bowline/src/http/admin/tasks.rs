@@ -37,7 +37,7 @@ pub(crate) struct AnyTask {
     #[schemars(with = "Option<u64>")]
     last_seq: Option<Seq>,
     #[serde(flatten)]
-    record: Option<TaskRecordShown>,
+    record: Option<TaskRecordView>,
     /// Why its record cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
@@ -45,7 +45,7 @@ pub(crate) struct AnyTask {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct TaskRecordShown {
+struct TaskRecordView {
     #[schemars(with = "Option<String>")]
     session_id: Option<SessionId>,
     #[schemars(with = "String")]
@@ -87,9 +87,9 @@ pub async fn list(
     Ok(Sorted(AllTasks { tasks, total }))
 }
 
-impl From<TaskRecord> for TaskRecordShown {
-    fn from(record: TaskRecord) -> TaskRecordShown {
-        TaskRecordShown {
+impl From<TaskRecord> for TaskRecordView {
+    fn from(record: TaskRecord) -> TaskRecordView {
+        TaskRecordView {
             session_id: record.session,
             operation_id: record.operation_id,
             tool_name: record.tool_name,

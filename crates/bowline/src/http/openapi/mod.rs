@@ -116,7 +116,7 @@ Streams are server-sent events in the UI message stream of the Vercel AI SDK. `i
 without it was cut.
 
 In request bodies `null` means the same as leaving a field out, and unknown fields are ignored. An error has the body \
-`{code, message, recovery_action, retry_after_ms?, details?}`; a name that does not exist and one that is somebody else's are \
+`{code, message, recovery_action, retry_after_ms?, details?}`; a name that does not exist and one that is another principal's are \
 answered alike. Endpoints of the Responses API word it as `{error: {message, type, param, code, recovery_action}}`.
 
 Beside this there are three WebSockets: `/ws` for sessions, `/produce` for busy producers, and `/v1/responses` for many responses over one connection.";

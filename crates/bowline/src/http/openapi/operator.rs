@@ -12,7 +12,7 @@ use crate::http::admin::tasks::AllTasks;
 use crate::http::health::ReadinessReport;
 use crate::http::problem::ProblemBody;
 use crate::http::servers::{Reconnected, Removed};
-use crate::hub::{BackendShown, Backends};
+use crate::hub::{BackendView, Backends};
 
 fn server(path: &'static str, id: &str, summary: &str) -> ApiOperation {
     ApiOperation::new(Access::Open, "get", path, id, summary, "server")
@@ -53,7 +53,7 @@ pub fn operations() -> [ApiOperation; 16] {
         ),
         admin("/api/admin/config", "getConfig", "The settings in force, without secrets")
             .answers::<EffectiveSettings>(200, "The settings"),
-        admin("/api/admin/sessions", "listAllSessions", "Everybody's sessions, the newest activity first")
+        admin("/api/admin/sessions", "listAllSessions", "All principals' sessions, the newest activity first")
             .query("limit", "How many; 100 if left out, at most 1000", &page)
             .query("offset", "How many to skip", &page)
             .answers::<AllSessions>(200, "Some of them, and how many there are"),
@@ -78,11 +78,11 @@ pub fn operations() -> [ApiOperation; 16] {
             "post",
             "/api/admin/backends",
             "addBackend",
-            "Adds an MCP server for everybody; it returns after a restart",
+            "Adds an MCP server for all clients; it returns after a restart",
             "admin",
         )
         .takes("NewBackend", true, &json!({ "name": "search", "url": "https://search.example/mcp" }))
-        .answers::<BackendShown>(201, "The server, as it is after its first dial")
+        .answers::<BackendView>(201, "The server, as it is after its first dial")
         .answers::<ProblemBody>(409, "There is a server of this name"),
         ApiOperation::new(
             Access::Admin,
@@ -93,7 +93,7 @@ pub fn operations() -> [ApiOperation; 16] {
             "admin",
         )
         .path("name", "The server")
-        .query("owner", "Whose it is; everybody's if left out", &json!({ "type": "string" }))
+        .query("owner", "Whose it is; that of all clients if left out", &json!({ "type": "string" }))
         .answers::<Removed>(200, "It is removed")
         .answers::<ProblemBody>(404, "There is no server of this name"),
         ApiOperation::new(
@@ -105,7 +105,7 @@ pub fn operations() -> [ApiOperation; 16] {
             "admin",
         )
         .path("name", "The server")
-        .answers::<BackendShown>(200, "The server, as it is after its first dial")
+        .answers::<BackendView>(200, "The server, as it is after its first dial")
         .answers::<ProblemBody>(404, "No server of this name was removed")
         .answers::<ProblemBody>(409, "There is a server of this name, which was added since"),
         ApiOperation::new(
@@ -120,7 +120,7 @@ pub fn operations() -> [ApiOperation; 16] {
         .query("owner", "Whose it is, if it was added at run time", &json!({ "type": "string" }))
         .answers::<Reconnected>(200, "How it went")
         .answers::<ProblemBody>(404, "There is no server of this name"),
-        admin("/api/admin/tasks", "listAllTasks", "Everybody's tasks with a log of their own, the newest first")
+        admin("/api/admin/tasks", "listAllTasks", "All principals' tasks with a log of their own, the newest first")
             .query("limit", "How many; 100 if left out, at most 1000", &page)
             .query("offset", "How many to skip", &page)
             .answers::<AllTasks>(200, "Some of them, and how many there are"),

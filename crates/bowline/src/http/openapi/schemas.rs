@@ -112,7 +112,7 @@ fn common() -> Vec<Named> {
     ]
 }
 
-/// A chunk of the UI message stream. Which fields a type needs is told; those that it may have besides are not.
+/// A chunk of the UI message stream. It says which fields a type needs, and not which it may have besides.
 fn chunk() -> Value {
     let kinds: Vec<Value> = ChunkKind::ALL
         .iter()

@@ -144,11 +144,11 @@ pub async fn drive(context: Arc<ProduceContext>, socket: WebSocket, owner: Owner
                 unheard = 0;
                 if let Some(token) = renewal(&context.limits, &text) {
                     let credential = renew(&context, &owner, &token).await;
-                    let told = renewed(credential.as_ref().map(|credential| &credential.identity));
+                    let frame = renewed(credential.as_ref().map(|credential| &credential.identity));
                     if let Ok(credential) = credential {
                         credential_ended = Box::pin(credential.validity.ended());
                     }
-                    sink.send(Message::Text(told.into())).await
+                    sink.send(Message::Text(frame.into())).await
                 } else {
                     let (about, frame) = Frame::read(&context.limits, &producer, &text);
                     let read = Read { about, frame, bytes: text.len() };

@@ -121,7 +121,7 @@ struct WrittenFrame {
 }
 
 impl About {
-    /// What can be told of a frame that could not be read.
+    /// What is known of a frame that could not be read.
     fn of(text: &str) -> About {
         let frame: Value = serde_json::from_str(text).unwrap_or_default();
         let task_id = frame["task_id"].as_str().map(str::to_owned);

@@ -34,7 +34,7 @@ pub struct FoundResponse {
 
 /// A stranger learns nothing, not even that it is one.
 pub fn not_found() -> Refusal {
-    Refusal::new(ErrorCode::TaskNotFound, "There is no such response, or it is somebody else's.")
+    Refusal::new(ErrorCode::TaskNotFound, "There is no such response, or it is another principal's.")
 }
 
 fn strange(refusal: Refusal) -> Refusal {

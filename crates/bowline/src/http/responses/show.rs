@@ -73,12 +73,17 @@ pub async fn cancel(owner: Owner, State(streams): State<Arc<Streams>>, Name(id):
     Ok(object(&found.response(&streams).await?))
 }
 
-fn is_running(response: &str) -> bool {
+/// The `status` of a response. No status has escapes, so it can be borrowed.
+pub(super) fn status_of(response: &str) -> Option<&str> {
     #[derive(Deserialize)]
-    struct Standing<'a> {
+    struct WithStatus<'a> {
         status: &'a str,
     }
-    serde_json::from_str::<Standing<'_>>(response).is_ok_and(|standing| standing.status == "in_progress")
+    serde_json::from_str::<WithStatus<'_>>(response).ok().map(|response| response.status)
+}
+
+fn is_running(response: &str) -> bool {
+    status_of(response) == Some("in_progress")
 }
 
 /// `DELETE /v1/responses/{id}`: ends the session that the response is all of, and lets its contents go.

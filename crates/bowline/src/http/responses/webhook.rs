@@ -20,11 +20,12 @@ use bowline_store::{Followed, ReadLimit, StoreError, WakeSet};
 use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::show::status_of;
 use crate::config::{Config, WebhookConfig};
 use crate::decode::decode;
 use crate::logs::Logs;
@@ -209,10 +210,6 @@ impl Webhooks {
 
     /// The response as it stands with this event, if that is its end.
     async fn project(&self, owed: &OwedWebhook, last: &Recorded) -> Result<Option<End>, StoreError> {
-        #[derive(Deserialize)]
-        struct Standing {
-            status: String,
-        }
         let mut projector = ResponseProjector::new(&ResponseProjector::name(&owed.response, &owed.agent));
         let mut from = owed.response.first();
         while from <= last.seq && !projector.is_over() {
@@ -222,8 +219,8 @@ impl Webhooks {
             from = read.next();
         }
         let response = projector.response().filter(|_| projector.is_over());
-        let standing = response.and_then(|raw| serde_json::from_str::<Standing>(raw.get()).ok());
-        Ok(standing.map(|standing| End { status: standing.status, at_seconds: logged_at(last) }))
+        let status = response.and_then(|raw| status_of(raw.get()).map(str::to_owned));
+        Ok(status.map(|status| End { status, at_seconds: logged_at(last) }))
     }
 
     async fn post_until_taken(&self, target: &Endpoint, owed: &OwedWebhook, end: &End, body: &bytes::Bytes) {
@@ -238,7 +235,7 @@ impl Webhooks {
                 Err(why) => {
                     let age = Duration::from_secs(clock::unix_seconds().saturating_sub(end.at_seconds));
                     if age >= self.config.retry_for {
-                        tracing::warn!(webhook = %id, %why, "a webhook was not heard in time, and is given up");
+                        tracing::warn!(webhook = %id, %why, "a webhook is given up: its target did not take it in time");
                         return self.metrics.webhooks.inc("given_up");
                     }
                     self.metrics.webhooks.inc("retried");

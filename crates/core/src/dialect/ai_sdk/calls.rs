@@ -142,8 +142,8 @@ impl OperationCalls {
                 OwedChunk::Nothing
             };
         }
-        let told = result.map_or(CallState::Failed, |result| CallState::Answered(hash(result)));
-        if self.known.iter().any(|call| call.standing == told) {
+        let given = result.map_or(CallState::Failed, |result| CallState::Answered(hash(result)));
+        if self.known.iter().any(|call| call.standing == given) {
             return OwedChunk::Nothing;
         }
         let open = self.known.iter().rev().find(|call| call.standing == CallState::Open);
@@ -221,11 +221,11 @@ mod tests {
             OwedChunk::Output("op_1".into()),
             "its own, whatever its tool is called"
         );
-        let told = json!({ "status": "success", "data": { "b": [2], "a": 1 } });
-        assert_eq!(owed(&output("c", &told), Some(&value)), OwedChunk::Nothing);
-        assert_eq!(owed(&output("c", &told), Some(&json!(1))), own(), "another result was not told");
-        assert_eq!(owed(&output("op_1", &told), Some(&json!(1))), OwedChunk::Nothing, "under its id, it was");
-        assert_eq!(owed(&output("c", &told), None), own(), "and neither was a failure");
+        let given = json!({ "status": "success", "data": { "b": [2], "a": 1 } });
+        assert_eq!(owed(&output("c", &given), Some(&value)), OwedChunk::Nothing);
+        assert_eq!(owed(&output("c", &given), Some(&json!(1))), own(), "another result was not given");
+        assert_eq!(owed(&output("op_1", &given), Some(&json!(1))), OwedChunk::Nothing, "under its id, it was");
+        assert_eq!(owed(&output("c", &given), None), own(), "and neither was a failure");
         assert_eq!(owed(&output("c", &json!({})), Some(&json!("seven"))), OwedChunk::Nothing, "a text is the content");
         assert_eq!(owed(&output("c", &json!({ "status": "unknown" })), None), OwedChunk::Nothing);
         let verbatim = json!({ "chunk": { "type": "tool-output-available", "toolCallId": "c", "output": null } });

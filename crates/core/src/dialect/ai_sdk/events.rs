@@ -268,7 +268,7 @@ impl Projector {
                 }
             }
             Rest::Everything => {
-                self.output.told_whole = true;
+                self.output.sent_whole = true;
                 self.end_implicit();
                 if !body_of(&literal).is_empty() {
                     self.extend(TextKind::Text, None, &literal);
@@ -309,7 +309,7 @@ impl Projector {
     fn heal(&mut self, literal: &str) {
         let id = format!("whole-{}", self.output.seq);
         // What was streamed since the gap may be all of it.
-        let has_it = self.output.told_whole || self.streamed.rest(body_of(literal)) == Rest::Nothing;
+        let has_it = self.output.sent_whole || self.streamed.rest(body_of(literal)) == Rest::Nothing;
         if has_it || body_of(literal).is_empty() {
             return;
         }

@@ -85,7 +85,7 @@ struct EventOutput {
     /// At that point, its parser is to be framed.
     framed: bool,
     /// The whole answer is among them.
-    told_whole: bool,
+    sent_whole: bool,
 }
 
 impl Projection for Projector {

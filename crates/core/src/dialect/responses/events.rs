@@ -87,7 +87,7 @@ struct ItemEvent<'a> {
 
 /// A piece of a message or a thought, or how far it is.
 #[derive(Serialize)]
-struct SpokenEvent<'a> {
+struct TextEvent<'a> {
     item_id: &'a str,
     output_index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,12 +106,12 @@ struct SpokenEvent<'a> {
     logprobs: Option<[(); 0]>,
 }
 
-impl<'a> SpokenEvent<'a> {
-    fn of(spoken: &'a OpenText) -> SpokenEvent<'a> {
-        let thought = spoken.flow == Flow::Reasoning;
-        SpokenEvent {
-            item_id: &spoken.id,
-            output_index: spoken.index,
+impl<'a> TextEvent<'a> {
+    fn of(open_text: &'a OpenText) -> TextEvent<'a> {
+        let thought = open_text.flow == Flow::Reasoning;
+        TextEvent {
+            item_id: &open_text.id,
+            output_index: open_text.index,
             content_index: (!thought).then_some(0),
             summary_index: thought.then_some(0),
             part: None,
@@ -174,59 +174,59 @@ impl ResponseProjector {
         // Without an index it is a whole thought: it extends nothing, and nothing will extend it.
         let whole = facts.index.is_none() && facts.part.is_none();
         if whole {
-            self.end_spoken(ItemStatus::Completed);
+            self.end_text(ItemStatus::Completed);
         }
         self.speak(event, Flow::Reasoning, facts.part, &Text::of(view.content));
         if whole {
-            self.end_spoken(ItemStatus::Completed);
+            self.end_text(ItemStatus::Completed);
         }
     }
 
     /// A delta: of what is being said, or of something new.
     fn speak(&mut self, event: &Recorded, flow: Flow, part: Option<&RawValue>, delta: &Text) {
         let part = part.and_then(string);
-        let is_same = |spoken: &OpenText| spoken.flow == flow && spoken.part.as_deref() == part.as_deref();
-        if !self.output.spoken.as_ref().is_some_and(is_same) {
-            self.end_spoken(ItemStatus::Completed);
+        let is_same = |open_text: &OpenText| open_text.flow == flow && open_text.part.as_deref() == part.as_deref();
+        if !self.output.open_text.as_ref().is_some_and(is_same) {
+            self.end_text(ItemStatus::Completed);
             let (id, index) = self.output.open(flow.prefix(), event.seq);
             let item = flow.item(&id, ItemStatus::InProgress, None);
             self.say("response.output_item.added", &ItemEvent { output_index: index, item: &item });
             let part = part.map(|part| part.into());
-            let spoken = OpenText { flow, part, id, index, text: Text::default() };
-            let empty = Some(flow.part(&spoken.text));
-            self.say(flow.part_added(), &SpokenEvent { part: empty, ..SpokenEvent::of(&spoken) });
-            self.output.spoken = Some(spoken);
+            let open_text = OpenText { flow, part, id, index, text: Text::default() };
+            let empty = Some(flow.part(&open_text.text));
+            self.say(flow.part_added(), &TextEvent { part: empty, ..TextEvent::of(&open_text) });
+            self.output.open_text = Some(open_text);
             if flow == Flow::Text {
                 self.output.last.clear();
             }
         }
-        let Some(mut spoken) = self.output.spoken.take() else { return };
+        let Some(mut open_text) = self.output.open_text.take() else { return };
         if !delta.is_empty() {
             let logprobs = (flow == Flow::Text).then_some([]);
-            self.say(flow.delta(), &SpokenEvent { delta: Some(delta), logprobs, ..SpokenEvent::of(&spoken) });
-            spoken.text.push(delta);
+            self.say(flow.delta(), &TextEvent { delta: Some(delta), logprobs, ..TextEvent::of(&open_text) });
+            open_text.text.push(delta);
         }
         if flow == Flow::Text {
             let delta = delta.decoded();
             self.output.seen.push_str(&delta);
             self.output.last.push_str(&delta);
         }
-        self.output.spoken = Some(spoken);
+        self.output.open_text = Some(open_text);
     }
 
     /// What is being said is all of it: something else comes.
-    fn end_spoken(&mut self, status: ItemStatus) {
-        let Some(spoken) = self.output.spoken.take() else { return };
-        let (flow, text) = (spoken.flow, Some(&spoken.text));
-        let bare = || SpokenEvent::of(&spoken);
+    fn end_text(&mut self, status: ItemStatus) {
+        let Some(open_text) = self.output.open_text.take() else { return };
+        let (flow, text) = (open_text.flow, Some(&open_text.text));
+        let bare = || TextEvent::of(&open_text);
         let done = match flow {
-            Flow::Text => SpokenEvent { text, logprobs: Some([]), ..bare() },
-            Flow::Refusal => SpokenEvent { refusal: text, ..bare() },
-            Flow::Reasoning => SpokenEvent { text, ..bare() },
+            Flow::Text => TextEvent { text, logprobs: Some([]), ..bare() },
+            Flow::Refusal => TextEvent { refusal: text, ..bare() },
+            Flow::Reasoning => TextEvent { text, ..bare() },
         };
         self.say(flow.done(), &done);
-        self.say(flow.part_done(), &SpokenEvent { part: Some(flow.part(&spoken.text)), ..bare() });
-        self.finish_item(spoken.index, &spoken.item(status));
+        self.say(flow.part_done(), &TextEvent { part: Some(flow.part(&open_text.text)), ..bare() });
+        self.finish_item(open_text.index, &open_text.item(status));
     }
 
     fn finish_item(&mut self, index: usize, item: &OutputItem<'_>) {
@@ -251,7 +251,7 @@ impl ResponseProjector {
         tool: Option<&RawValue>,
         args: Option<&RawValue>,
     ) -> Call {
-        self.end_spoken(ItemStatus::Completed);
+        self.end_text(ItemStatus::Completed);
         let (id, index) = self.output.open("mcp", event.seq);
         let call = Call {
             step: step.into(),
@@ -273,7 +273,7 @@ impl ResponseProjector {
         call
     }
 
-    /// The call that this is the result of; one that was made before this response began is told anew.
+    /// The call that this is the result of; one that was made before this response began is sent again.
     fn call_for(&mut self, event: &Recorded, step: Option<&RawValue>, tool: Option<&RawValue>) -> Call {
         let step = step.and_then(string).unwrap_or_default();
         match self.output.calls.iter().position(|call| *call.step == *step) {
@@ -318,7 +318,7 @@ impl ResponseProjector {
 
     /// A question ends the response: what the caller answers begins the next one.
     fn question(&mut self, event: &Recorded, view: &EventView<'_>, facts: &Facts<'_>) {
-        self.end_spoken(ItemStatus::Completed);
+        self.end_text(ItemStatus::Completed);
         self.close_all();
         let (id, index) = self.output.open("mcpr", event.seq);
         let name = facts.tool_name.or(facts.scope).and_then(string);
@@ -337,7 +337,7 @@ impl ResponseProjector {
     /// A call that the caller is to make. The last of those that are made together ends the response: their outputs begin the
     /// next one.
     fn function_call(&mut self, event: &Recorded, view: &EventView<'_>, facts: &Facts<'_>) {
-        self.end_spoken(ItemStatus::Completed);
+        self.end_text(ItemStatus::Completed);
         let (id, index) = self.output.open("fc", event.seq);
         let call_id = self.output.name("call", event.seq);
         let name = facts.tool.and_then(string);
@@ -348,10 +348,10 @@ impl ResponseProjector {
         let begun = item(ItemStatus::InProgress, &empty);
         self.say("response.output_item.added", &ItemEvent { output_index: index, item: &begun });
         let bare = || ArgumentsEvent { item_id: &id, output_index: index, delta: None, arguments: None, name: None };
-        let told = ArgumentsEvent { delta: Some(&arguments), ..bare() };
-        self.say("response.function_call_arguments.delta", &told);
-        let told = ArgumentsEvent { arguments: Some(&arguments), name: Some(name), ..bare() };
-        self.say("response.function_call_arguments.done", &told);
+        let arguments_event = ArgumentsEvent { delta: Some(&arguments), ..bare() };
+        self.say("response.function_call_arguments.delta", &arguments_event);
+        let arguments_event = ArgumentsEvent { arguments: Some(&arguments), name: Some(name), ..bare() };
+        self.say("response.function_call_arguments.done", &arguments_event);
         self.finish_item(index, &item(ItemStatus::Completed, &arguments));
         if Wait::of(view).is_some() {
             self.close_all();
@@ -365,16 +365,16 @@ impl ResponseProjector {
         if !missing.is_empty() {
             let is_all = missing == answer;
             let refuses = facts.refusal.is_some_and(|raw| raw.get() == "true");
-            let open = self.output.spoken.as_ref().filter(|spoken| spoken.flow == Flow::Text && !is_all);
-            let part = open.and_then(|spoken| spoken.part.as_deref()).map(json::raw);
+            let open = self.output.open_text.as_ref().filter(|open_text| open_text.flow == Flow::Text && !is_all);
+            let part = open.and_then(|open_text| open_text.part.as_deref()).map(json::raw);
             if open.is_none() {
-                self.end_spoken(ItemStatus::Completed);
+                self.end_text(ItemStatus::Completed);
             }
             self.speak(event, if refuses { Flow::Refusal } else { Flow::Text }, part.as_deref(), &missing);
         }
         let incomplete = facts.finish_reason.and_then(string).and_then(|reason| Incomplete::of(&reason));
         let incomplete = incomplete.or_else(|| upstream_reason(facts.finish?));
-        self.end_spoken(if incomplete.is_some() { ItemStatus::Incomplete } else { ItemStatus::Completed });
+        self.end_text(if incomplete.is_some() { ItemStatus::Incomplete } else { ItemStatus::Completed });
         self.close_all();
         self.complete(event, incomplete, facts.usage.and_then(Usage::of));
     }
@@ -394,7 +394,7 @@ impl ResponseProjector {
 
     /// Ends what is open: nothing of this response follows.
     fn close_all(&mut self) {
-        self.end_spoken(ItemStatus::Incomplete);
+        self.end_text(ItemStatus::Incomplete);
         for call in std::mem::take(&mut self.output.calls) {
             let item = call.item(ItemStatus::Incomplete, &call.arguments, CallResult::None);
             self.finish_item(call.index, &item);

@@ -15,7 +15,7 @@ pub struct Output {
     log: Box<str>,
     /// In the order in which they began; none is a whole item yet where there is nothing.
     items: Vec<Option<Arc<RawValue>>>,
-    pub spoken: Option<OpenText>,
+    pub open_text: Option<OpenText>,
     pub calls: Vec<Call>,
     /// All text that was streamed, and that of the last message.
     pub seen: String,
@@ -83,7 +83,7 @@ impl Output {
         Output {
             log: log.into(),
             items: Vec::new(),
-            spoken: None,
+            open_text: None,
             calls: Vec::new(),
             seen: String::new(),
             last: String::new(),
@@ -110,15 +110,15 @@ impl Output {
 
     /// Everything, with what is open as far as it has come.
     pub fn items(&self) -> Vec<Arc<RawValue>> {
-        let spoken = |index| {
-            let spoken = self.spoken.as_ref().filter(|spoken| spoken.index == index)?;
-            Some(json::raw(&spoken.item(ItemStatus::InProgress)))
+        let open_text = |index| {
+            let open_text = self.open_text.as_ref().filter(|open_text| open_text.index == index)?;
+            Some(json::raw(&open_text.item(ItemStatus::InProgress)))
         };
         let called = |index| {
             let call = self.calls.iter().find(|call| call.index == index)?;
             Some(json::raw(&call.item(ItemStatus::InProgress, &call.arguments, CallResult::None)))
         };
-        let open = |index| spoken(index).or_else(|| called(index)).map(Arc::from);
+        let open = |index| open_text(index).or_else(|| called(index)).map(Arc::from);
         self.items.iter().enumerate().filter_map(|(index, item)| item.clone().or_else(|| open(index))).collect()
     }
 }

@@ -311,14 +311,14 @@ impl ProgramTransport {
         let is_new = matches!(guest, PoolClient::Client { name, .. } if room.seats.kept_by(name).is_none());
         let (taken, evicted) = room.seats.take(guest, now);
         let evicted = evicted.and_then(|seat| room.chairs.remove(&seat));
-        if taken.is_crowded() && self.dial.processes.max > 1 {
+        if taken.is_overflow() && self.dial.processes.max > 1 {
             self.note_crowd(room, &caller.owner, now);
         }
         let at_first = taken.id() == room.seats.first();
         let chair = room.chairs.entry(taken.id()).or_insert_with(|| {
             let clients = match guest {
                 _ if at_first => ProcessClients::AllClients,
-                PoolClient::Client { .. } if !taken.is_crowded() => ProcessClients::Client(caller.clone()),
+                PoolClient::Client { .. } if !taken.is_overflow() => ProcessClients::Client(caller.clone()),
                 PoolClient::Client { .. } | PoolClient::Alone { .. } | PoolClient::Mute { .. } => {
                     ProcessClients::Visitors
                 }
@@ -326,7 +326,7 @@ impl ProgramTransport {
             PooledProcess::new(clients, self.closed.child_token())
         });
         let chair = chair.clone();
-        if at_first && taken.is_crowded() {
+        if at_first && taken.is_overflow() {
             room.crowded_until = Some(now + DOUBT);
         }
         room.settle_tenant(taken, caller, now);
@@ -370,7 +370,7 @@ impl ProgramTransport {
             }
             let pipe = self.begin_first(seat, chair).await?;
             self.lock().settle_tenant(visit.taken, caller, clock::now());
-            if visit.is_new && !visit.taken.is_crowded() {
+            if visit.is_new && !visit.taken.is_overflow() {
                 pipe.renew(self.kept_by(caller, |one| !is_subscription(one))).await;
             }
             Ok(pipe)
@@ -401,7 +401,7 @@ impl PoolState {
         let Some((first, pipe)) = self.first().and_then(|(id, chair)| Some((id, chair.running()?))) else { return };
         if self.crowded_until.is_some_and(|until| until > now) {
             pipe.set_tenant(None);
-        } else if taken == SlotChoice::Seat(first) && caller.inbox.is_some() {
+        } else if taken == SlotChoice::Slot(first) && caller.inbox.is_some() {
             pipe.set_tenant(Some(caller));
         }
     }

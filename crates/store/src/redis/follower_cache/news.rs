@@ -39,19 +39,19 @@ pub struct Expected {
     tails: Arc<Tails>,
     id: String,
     log: LogId,
-    told: bool,
+    settled: bool,
 }
 
 impl Expected {
     /// Until what is returned is dropped, what Redis announces of this commit is ignored.
     pub fn begin(cache: &Arc<FollowerCache>, tails: &Arc<Tails>, log: &LogId, id: &str) -> Expected {
         lock(&cache.own).insert(id.to_owned());
-        Expected { cache: cache.clone(), tails: tails.clone(), id: id.to_owned(), log: log.clone(), told: false }
+        Expected { cache: cache.clone(), tails: tails.clone(), id: id.to_owned(), log: log.clone(), settled: false }
     }
 
     pub fn note_done(mut self, commit: &Commit, done: &Committed) {
         self.cache.note_commit(commit, done);
-        self.told = true;
+        self.settled = true;
         self.tails.wake(&self.log);
     }
 
@@ -59,14 +59,14 @@ impl Expected {
     /// is away readers would only learn that they cannot read.
     pub fn note_failed(mut self) {
         self.cache.note_change(&self.log, None);
-        self.told = true;
+        self.settled = true;
     }
 }
 
 impl Drop for Expected {
     fn drop(&mut self) {
         lock(&self.cache.own).remove(&self.id);
-        if !self.told {
+        if !self.settled {
             // What Redis said of it may have been passed over.
             self.cache.note_change(&self.log, None);
             self.tails.wake(&self.log);

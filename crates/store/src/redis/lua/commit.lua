@@ -56,7 +56,7 @@ if next + count > 9007199254740991 then
 end
 
 -- Another server, or another life of this one, wrote here last. Unless it kept everything before it answered, and this
--- one began with what that one kept, numbers may have been given out that nobody has any more.
+-- one began with what that one kept, numbers may have been given out that no node has any more.
 if create_epoch == '' then
   local kept = string.match(known[6], '^[^+]*') == string.match(run, '^[^+]*')
     or string.sub(known[6], -1) == '+' and trusted
@@ -72,11 +72,11 @@ if create_epoch == '' then
 end
 
 if create_epoch == '' and fence ~= known[5] then
-  -- Nobody was granted this fence, as far as this server still knows; so its holder, if it knows one, is of the past.
+  -- This fence was granted to no node, as far as this server still knows; so its holder, if it knows one, is of the past.
   redis.call('HDEL', head, 'h')
 end
 if create_epoch ~= '' then
-  -- What is left of a log whose head somebody deleted.
+  -- What is left of a log whose head was deleted.
   redis.call('DEL', events, items)
 end
 local base = next
@@ -89,7 +89,7 @@ for _ = 1, count do
     if next > base or string.find(added.err, 'OOM', 1, true) then
       return redis.error_reply(added.err)
     end
-    -- Somebody else wrote to this key. What it holds is not ours, and the log begins here now.
+    -- Another program wrote to this key. What it holds is not ours, and the log begins here now.
     redis.call('DEL', events)
     first = next
     redis.call('XADD', events, seq .. '-0', 't', at_ms, 'e', bytes)

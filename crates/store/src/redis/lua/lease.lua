@@ -1,4 +1,4 @@
--- Grants the right to write, unless somebody holds it who is neither the claimant nor whom it names: higher than every
+-- Grants the right to write, unless it has a holder that neither makes the claim nor is named by it: higher than every
 -- grant before, also than those which a flushed server has forgotten, as long as its clock goes forward. Says which
 -- commit was the last one then.
 local head, by, instead_of = KEYS[1], ARGV[1], ARGV[2]

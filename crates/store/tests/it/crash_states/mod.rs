@@ -214,7 +214,7 @@ impl Trial<'_> {
         drop(running);
         let (after, running) = opened(&disk, self.life.sync)?;
         same(&expected, &after, true).map_err(|what| format!("written to and closed, {what}"))?;
-        match running.store.health().troubles.first() {
+        match running.store.health().problems.first() {
             Some(trouble) => Err(format!("written to and closed, it says: {trouble}")),
             None => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! Whoever comes and goes at a program, in whatever order: a process knows who may be asked, and nobody inherits another's.
+//! Clients of a program that come and go in any order: a process serves one client that can be asked, and none inherits another's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn owner_of(client: u8) -> Arc<str> {
 /// A call that is under way.
 #[derive(Debug)]
 struct Call {
-    guest: PoolClient,
+    client: PoolClient,
     taken: SlotChoice,
     number: u64,
 }
@@ -58,7 +58,7 @@ struct World {
     /// Whose it was alone.
     owners: BTreeMap<SlotId, BTreeSet<Arc<str>>>,
     /// Where each client was last.
-    homes: BTreeMap<Arc<str>, SlotId>,
+    slots: BTreeMap<Arc<str>, SlotId>,
     gone: BTreeSet<SlotId>,
 }
 
@@ -66,22 +66,22 @@ impl World {
     fn ended(&mut self, id: SlotId) {
         assert!(self.gone.insert(id), "a process ends once");
         self.calls.retain(|call| call.taken.id() != id);
-        self.homes.retain(|_, home| *home != id);
+        self.slots.retain(|_, home| *home != id);
     }
 
-    fn entered(&mut self, guest: PoolClient, taken: SlotChoice) {
+    fn entered(&mut self, client: PoolClient, taken: SlotChoice) {
         self.next += 1;
         let (id, number) = (taken.id(), self.next);
-        assert!(!self.gone.contains(&id), "nobody is sent to a process that has ended");
-        let (PoolClient::Client { owner, .. } | PoolClient::Alone { owner } | PoolClient::Mute { owner }) = &guest;
-        let kept = matches!(&guest, PoolClient::Client { name, .. } if self.homes.contains_key(name));
+        assert!(!self.gone.contains(&id), "no client is sent to a process that has ended");
+        let (PoolClient::Client { owner, .. } | PoolClient::Alone { owner } | PoolClient::Mute { owner }) = &client;
+        let kept = matches!(&client, PoolClient::Client { name, .. } if self.slots.contains_key(name));
         let served = self.served.entry(id).or_default();
-        if !taken.is_crowded() {
+        if !taken.is_overflow() {
             let strangers = served.iter().any(|other| other != owner);
-            match &guest {
+            match &client {
                 PoolClient::Mute { .. } => {
                     let others = self.owners.get(&id).is_some_and(|owners| owners.iter().any(|other| other != owner));
-                    assert!(!others, "nobody inherits another's process");
+                    assert!(!others, "no client inherits another's process");
                 }
                 // Who has been here when others were sent here too stays.
                 PoolClient::Client { .. } if kept => {}
@@ -90,24 +90,24 @@ impl World {
                     self.owners.entry(id).or_default().insert(owner.clone());
                 }
             }
-            if let PoolClient::Client { name, .. } = &guest {
-                let home = *self.homes.entry(name.clone()).or_insert(id);
+            if let PoolClient::Client { name, .. } = &client {
+                let home = *self.slots.entry(name.clone()).or_insert(id);
                 assert_eq!(home, id, "a client stays where it is");
             }
         }
         served.insert(owner.clone());
-        self.calls.push(Call { guest, taken, number });
+        self.calls.push(Call { client, taken, number });
     }
 
     /// Whom a question of each process could be for.
     fn check(&self) {
         let mut askable: BTreeMap<SlotId, BTreeSet<String>> = BTreeMap::new();
         for call in &self.calls {
-            let SlotChoice::Seat(id) = call.taken else { continue };
-            let whom = match &call.guest {
+            let SlotChoice::Slot(id) = call.taken else { continue };
+            let whom = match &call.client {
                 PoolClient::Client { name, .. } => name.to_string(),
                 PoolClient::Alone { .. } => format!("call {}", call.number),
-                PoolClient::Mute { .. } => "nobody".to_owned(),
+                PoolClient::Mute { .. } => "no client".to_owned(),
             };
             askable.entry(id).or_default().insert(whom);
         }
@@ -122,9 +122,9 @@ impl World {
     /// How many processes an owner has to itself now: those that its clients keep, and those that its calls are alone at.
     fn held_by(&self, owner: u8) -> usize {
         let (clients, owner) = ([owner * 2, owner * 2 + 1].map(|n| format!("client {n}")), owner_of(owner * 2));
-        let kept = self.homes.iter().filter(|(name, _)| clients.iter().any(|its| **its == ***name)).map(|(_, id)| *id);
-        let alone = self.calls.iter().filter_map(|call| match (&call.guest, call.taken) {
-            (PoolClient::Alone { owner: its }, SlotChoice::Seat(id)) if *its == owner => Some(id),
+        let kept = self.slots.iter().filter(|(name, _)| clients.iter().any(|its| **its == ***name)).map(|(_, id)| *id);
+        let alone = self.calls.iter().filter_map(|call| match (&call.client, call.taken) {
+            (PoolClient::Alone { owner: its }, SlotChoice::Slot(id)) if *its == owner => Some(id),
             _ => None,
         });
         kept.chain(alone).collect::<BTreeSet<SlotId>>().len()
@@ -135,91 +135,91 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn a_process_has_one_client_that_can_be_asked_and_nobody_has_more_than_a_share(
+    fn a_process_has_one_client_that_can_be_asked_and_no_owner_has_more_than_a_share(
         max in 1usize..6,
         per_owner_max in 1usize..6,
         acts in prop::collection::vec(act(), 1..60),
     ) {
         #[allow(clippy::disallowed_methods)]
         let mut now = Instant::now();
-        let (mut seats, mut world) = (ProcessPool::new(PoolLimits { max, per_owner_max }, now), World::default());
+        let (mut pool, mut world) = (ProcessPool::new(PoolLimits { max, per_owner_max }, now), World::default());
         for act in acts {
-            let guest = match &act {
+            let client = match &act {
                 Act::Client(n) => Some(PoolClient::Client { name: format!("client {n}").into(), owner: owner_of(*n) }),
                 Act::Alone(n) => Some(PoolClient::Alone { owner: owner_of(*n * 2) }),
                 Act::Mute(n) => Some(PoolClient::Mute { owner: owner_of(*n * 2) }),
                 _ => None,
             };
-            if let Some(guest) = guest {
-                let (taken, evicted) = seats.take(&guest, now);
+            if let Some(client) = client {
+                let (taken, evicted) = pool.take(&client, now);
                 if let Some(evicted) = evicted {
-                    prop_assert_ne!(evicted, seats.first());
+                    prop_assert_ne!(evicted, pool.first());
                     prop_assert!(!world.calls.iter().any(|call| call.taken.id() == evicted), "it was at work");
                     world.ended(evicted);
                 }
-                world.entered(guest, taken);
+                world.entered(client, taken);
             }
             match act {
                 Act::Leave(at, given_up) if !world.calls.is_empty() => {
                     let call = world.calls.remove(at % world.calls.len());
-                    seats.leave(call.taken, given_up, now);
+                    pool.leave(call.taken, given_up, now);
                 }
                 Act::Over(n) => {
                     let name: Arc<str> = format!("client {n}").into();
                     world.calls.retain(|call| {
-                        let its = matches!(&call.guest, PoolClient::Client { name: other, .. } if *other == name);
+                        let its = matches!(&call.client, PoolClient::Client { name: other, .. } if *other == name);
                         if its {
-                            seats.leave(call.taken, true, now);
+                            pool.leave(call.taken, true, now);
                         }
                         !its
                     });
-                    let over = seats.handle_over(&name);
-                    prop_assert!(over.is_none_or(|id| world.homes.get(&name) == Some(&id)));
-                    world.homes.remove(&name);
+                    let over = pool.handle_over(&name);
+                    prop_assert!(over.is_none_or(|id| world.slots.get(&name) == Some(&id)));
+                    world.slots.remove(&name);
                     if let Some(id) = over {
-                        prop_assert_ne!(id, seats.first(), "the first process does not end with anybody");
+                        prop_assert_ne!(id, pool.first(), "the first process does not end with a client");
                         world.ended(id);
                     }
                 }
                 Act::Ended(at) => {
-                    let homes: Vec<SlotId> = world.homes.values().copied().filter(|id| *id != seats.first()).collect();
-                    if !homes.is_empty() {
-                        let id = homes[at % homes.len()];
-                        let end = seats.handle_ended(id, now);
-                        prop_assert_eq!(end == ProcessEnd::ServerLost, seats.is_lost());
+                    let slots: Vec<SlotId> = world.slots.values().copied().filter(|id| *id != pool.first()).collect();
+                    if !slots.is_empty() {
+                        let id = slots[at % slots.len()];
+                        let end = pool.handle_ended(id, now);
+                        prop_assert_eq!(end == ProcessEnd::ServerLost, pool.is_lost());
                         let other = matches!(end, ProcessEnd::NotFirst | ProcessEnd::ServerLost);
                         prop_assert!(other, "{end:?}");
-                        prop_assert_eq!(seats.handle_ended(id, now), ProcessEnd::Known);
+                        prop_assert_eq!(pool.handle_ended(id, now), ProcessEnd::Known);
                         world.ended(id);
                     }
                 }
                 Act::FirstEnded => {
-                    let (old, others) = (seats.first(), seats.count() - 1);
-                    let end = seats.handle_ended(old, now);
-                    prop_assert_ne!(seats.first(), old);
+                    let (old, others) = (pool.first(), pool.count() - 1);
+                    let end = pool.handle_ended(old, now);
+                    prop_assert_ne!(pool.first(), old);
                     match end {
                         ProcessEnd::ServerLost => prop_assert_eq!(others, 0),
                         ProcessEnd::Replaced { first, due } => {
-                            prop_assert!(first == seats.first() && due >= now && others > 0);
+                            prop_assert!(first == pool.first() && due >= now && others > 0);
                         }
                         ProcessEnd::Known | ProcessEnd::NotFirst => prop_assert!(false, "{end:?}"),
                     }
-                    prop_assert_eq!(seats.count(), others + 1, "others are not touched");
+                    prop_assert_eq!(pool.count(), others + 1, "others are not touched");
                     world.ended(old);
                 }
-                Act::FirstStarted => seats.handle_started(seats.first(), now),
+                Act::FirstStarted => pool.handle_started(pool.first(), now),
                 Act::Sweep => {
-                    for id in seats.sweep(now) {
-                        prop_assert_ne!(id, seats.first());
+                    for id in pool.sweep(now) {
+                        prop_assert_ne!(id, pool.first());
                         prop_assert!(!world.calls.iter().any(|call| call.taken.id() == id), "it was at work");
-                        prop_assert!(!world.homes.values().any(|home| *home == id), "it is kept");
+                        prop_assert!(!world.slots.values().any(|home| *home == id), "it is kept");
                         world.ended(id);
                     }
                 }
                 Act::Pass(seconds) => now += Duration::from_secs(seconds),
                 _ => {}
             }
-            prop_assert!(seats.count() <= max.max(1));
+            prop_assert!(pool.count() <= max.max(1));
             for owner in 0..3 {
                 prop_assert!(world.held_by(owner) <= per_owner_max, "owner {owner} holds {}", world.held_by(owner));
             }

@@ -199,7 +199,7 @@ async fn what_was_trimmed_or_released_elsewhere_is_not_served_after_the_wake_up(
 
 #[tokio::test]
 #[ignore = "needs Redis"]
-async fn whoever_was_told_the_truth_is_not_shown_less_of_it() {
+async fn a_reader_that_saw_the_newest_event_is_not_shown_less() {
     let redis = Redis::start(&[]);
     let (here, there) = (redis.open().await, Arc::new(redis.open().await));
     here.commit(create("log")).await.unwrap();
