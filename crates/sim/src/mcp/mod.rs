@@ -1,0 +1,23 @@
+//! An MCP server in memory, for the hub to have behind it: revision 2025-11-25 over Streamable HTTP, with sessions, and tools that
+//! write down each time they run.
+//!
+//! It shares no code with the hub. What it had in memory dies with it; what its tools have done is in the ledger, as the effect of a call
+//! is in the world.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`machine`] | when it is there, and what happens to it |
+//! | [`backend`] | connections and sessions |
+//! | [`exchange`] | what it answers to each request |
+//! | [`http`] | HTTP/1.1 as it is spoken there |
+//! | [`stream`] | what is said of one call, which can be read again |
+//! | [`tool`] | the tools, and what each answers |
+//! | [`ledger`] | which calls ran, what their clients were told, and whether both can be true |
+
+pub mod backend;
+mod exchange;
+mod http;
+pub mod ledger;
+pub mod machine;
+mod stream;
+pub mod tool;
