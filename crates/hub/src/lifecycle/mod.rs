@@ -101,12 +101,13 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Ends every backend, so that no child outlives us.
+    /// Ends every backend, so that no child outlives us. Their names stay known: other nodes still carry requests to this one for a while, and
+    /// their clients are not to hear that there is no such tool.
     pub async fn close(&self) {
         self.tasks.closing.cancel();
         for backend in self.all() {
             self.memory.keep(&backend).await;
-            self.halt(&backend.key).await;
+            servers::halt(&backend).await;
         }
         self.context.programs.close();
         if tokio::time::timeout(LEAVE_PATIENCE, self.context.programs.wait()).await.is_err() {
