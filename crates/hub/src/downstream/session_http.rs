@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_mutant::mutant;
 use bowline_protocol::Principal;
 use bowline_store::StoreError;
 use futures_util::future::{Either, select};
@@ -406,6 +407,10 @@ pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: 
         PositionOwner::Event => SessionStreamReader::after_event(&session, after, session.take_own_stream()),
         PositionOwner::Stream(own) if own == OWN_STREAM => {
             SessionStreamReader::new(&session, &own, after, session.take_own_stream())
+        }
+        PositionOwner::Stream(stream) if mutant("take-a-stream-up-one-early") => {
+            let after = after.prev();
+            SessionStreamReader::new(&session, &stream, after, session.over.child_token())
         }
         PositionOwner::Stream(stream) => SessionStreamReader::new(&session, &stream, after, session.over.child_token()),
     };

@@ -2,10 +2,11 @@
 //! request, and what it leaves behind.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bowline_core::process_pool::PoolLimits;
+use bowline_mutant::mutant;
 use bowline_store::{Holder, LogKind, Store, StoreError};
 use futures_util::StreamExt;
 use serde_json::Value;
@@ -108,6 +109,9 @@ impl Hub {
         for backend in self.all() {
             self.memory.keep(&backend).await;
             servers::halt(&backend).await;
+            if mutant("deny-what-was-let-go") {
+                self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(&backend.key);
+            }
         }
         self.context.programs.close();
         if tokio::time::timeout(LEAVE_PATIENCE, self.context.programs.wait()).await.is_err() {
