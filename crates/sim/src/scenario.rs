@@ -60,6 +60,8 @@ pub struct Party {
 pub struct McpParty {
     pub clients: u64,
     pub strangers: u64,
+    /// The backend speaks the revision without sessions.
+    pub is_stateless: bool,
 }
 
 /// The dice of this part of a seed: drawn beside all others, which fall as they did before there was a backend. So do whole seeds that
@@ -186,7 +188,11 @@ impl Scenario {
 impl McpParty {
     /// One seed of three has a backend.
     fn draw(dice: &mut Dice) -> Option<McpParty> {
-        dice.percent(33).then(|| McpParty { clients: dice.between(1, 4), strangers: dice.below(2) })
+        dice.percent(33).then(|| McpParty {
+            clients: dice.between(1, 4),
+            strangers: dice.below(2),
+            is_stateless: dice.percent(35),
+        })
     }
 }
 

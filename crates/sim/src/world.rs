@@ -119,7 +119,7 @@ pub fn run(seed: u64, readable: bool) -> anyhow::Result<Outcome> {
             Some(SimRedis::new(keeping, Arc::new(move || (WALL_START_MS + trace.now_ms()) * 1000)))
         }
     };
-    let backend = scenario.mcp.map(|_| BackendMachine::new(&oracle, &net, &trace, dice.fork(6)));
+    let backend = scenario.mcp.map(|mcp| BackendMachine::new(&oracle, &net, &trace, dice.fork(6), mcp.is_stateless));
     trace.note("seed", format_args!("{scenario:?}"));
     net.set_weather(scenario.weather);
     let balancer = Balancer::new(dice.fork(5), scenario.setup.nodes());

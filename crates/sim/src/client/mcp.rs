@@ -1,5 +1,5 @@
-//! An MCP client of revision 2025-11-25: it calls tools through the hub, reads each answer on a stream that it takes up again where it
-//! was cut, and holds what it is told against what the backend has done.
+//! An MCP client: it calls tools through the hub, and holds what it is told against what the backend has done. One of revision
+//! 2025-11-25 has a session, and takes the stream of an answer up again where it was cut; one of 2026-07-28 has neither.
 //!
 //! It never repeats a call that may have run. One that did not run is made again under another key.
 
@@ -12,9 +12,8 @@ use super::{Clients, back_off};
 use crate::dice::Dice;
 use crate::mcp::ledger::CallLedger;
 use crate::mcp::tool::{SERVER, SimTool};
+use crate::mcp::{STATELESS, WITH_SESSIONS};
 use crate::wire::{HttpAnswer, Lost, SimCaller};
-
-pub const REVISION: &str = "2025-11-25";
 
 /// One client, and how it comes to its backend.
 #[derive(Debug)]
@@ -25,16 +24,18 @@ pub struct McpClient {
     owner: String,
     /// All servers as one, or the backend alone.
     pub path: String,
+    is_stateless: bool,
     /// How many sessions it has had.
     sessions: u64,
 }
 
-/// A session of such a client at the hub.
+/// A session of such a client at the hub, or what stands for one.
 #[derive(Debug)]
 pub struct McpSession {
-    pub id: String,
-    /// What the keys of its calls begin with.
-    pub name: String,
+    pub id: Option<String>,
+    /// What the keys of its calls begin with: those that may be made in one session of the backend, and no others, begin alike.
+    name: String,
+    who: String,
     calls: AtomicU64,
 }
 
@@ -44,10 +45,16 @@ impl McpSession {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// No other call has this key.
+    pub fn key(&self, call: u64) -> String {
+        format!("{}/{}-{call}", self.name, self.who)
+    }
+
     pub fn headers(&self) -> Vec<(&'static str, String)> {
         let mut headers = accepting();
-        headers.push(("mcp-session-id", self.id.clone()));
-        headers.push(("mcp-protocol-version", REVISION.to_owned()));
+        headers.extend(self.id.iter().map(|id| ("mcp-session-id", id.clone())));
+        let revision = if self.id.is_some() { WITH_SESSIONS } else { STATELESS };
+        headers.push(("mcp-protocol-version", revision.to_owned()));
         headers
     }
 }
@@ -59,8 +66,9 @@ pub fn accepting() -> Vec<(&'static str, String)> {
 /// Makes some calls while things break, and more once they do not, until one was answered then.
 pub async fn call_tools(clients: Clients, ledger: CallLedger, owner: String, who: String, mut dice: Dice) {
     let path = if dice.percent(30) { format!("/mcp/{SERVER}") } else { "/mcp".to_owned() };
+    let is_stateless = dice.percent(35);
     let caller = clients.caller(&who, &owner);
-    let mut client = McpClient { clients, caller, ledger, owner, path, sessions: 0 };
+    let mut client = McpClient { clients, caller, ledger, owner, path, is_stateless, sessions: 0 };
     let wanted = dice.between(2, 14);
     let mut session = client.begin(&mut dice).await;
     let mut done = 0;
@@ -86,7 +94,7 @@ pub async fn call_tools(clients: Clients, ledger: CallLedger, owner: String, who
         }
         client.caller.pause(dice.below(200)).await;
     }
-    if dice.percent(50) {
+    if session.id.is_some() && dice.percent(50) {
         // Whether it arrives is not waited for.
         let _ = Box::pin(client.caller.request("DELETE", &client.path, &session.headers(), None)).await;
     }
@@ -106,12 +114,17 @@ impl McpClient {
 
     /// A session, however often it has to be asked for.
     async fn begin(&mut self, dice: &mut Dice) -> McpSession {
+        let (who, calls) = (self.caller.who.clone(), AtomicU64::default());
+        if self.is_stateless {
+            // Those of one person are one to a backend with sessions.
+            return McpSession { id: None, name: format!("{} alone", self.owner), who, calls };
+        }
         loop {
             if let Ok(Some(id)) = Box::pin(self.initialize()).await {
                 self.sessions += 1;
-                let name = format!("{}/{}", self.caller.who, self.sessions);
+                let name = format!("session {} of {who}", self.sessions);
                 self.ledger.knows(&self.owner, &id, &self.path);
-                let session = McpSession { id, name, calls: AtomicU64::default() };
+                let session = McpSession { id: Some(id), name, who, calls };
                 let told = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
                 // One that is lost is not missed.
                 let _ = Box::pin(self.caller.request("POST", &self.path, &session.headers(), Some(&told))).await;
@@ -123,7 +136,7 @@ impl McpClient {
 
     async fn initialize(&self) -> Result<Option<String>, Lost> {
         let client = json!({ "name": self.caller.who, "version": "1" });
-        let params = json!({ "protocolVersion": REVISION, "capabilities": {}, "clientInfo": client });
+        let params = json!({ "protocolVersion": WITH_SESSIONS, "capabilities": {}, "clientInfo": client });
         let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
         let mut answer = self.caller.begin("POST", &self.path, &accepting(), Some(&body)).await?;
         let (status, id) = (answer.status, answer.header("mcp-session-id").map(str::to_owned));
@@ -132,7 +145,7 @@ impl McpClient {
             .trace
             .note(&self.caller.who, format_args!("initialize ← {status} {}", id.as_deref().unwrap_or("-")));
         match status {
-            200 if said["result"]["protocolVersion"] == REVISION => Ok(id),
+            200 if said["result"]["protocolVersion"] == WITH_SESSIONS => Ok(id),
             // Behind its own path the backend itself has to be there.
             200 if said["error"].is_object() && self.path != "/mcp" => Ok(None),
             429 | 503 => Ok(None),

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::back_off;
 use super::mcp::{McpClient, McpSession, json_of};
 use crate::dice::Dice;
+use crate::mcp::STATELESS;
 use crate::mcp::ledger::ToldOutcome;
 use crate::mcp::tool::SimTool;
 use crate::wire::{HttpAnswer, Lost, SseReader};
@@ -42,7 +43,7 @@ pub struct McpCall<'a> {
 impl<'a> McpCall<'a> {
     pub fn new(client: &'a McpClient, session: &'a McpSession, tool: SimTool, ms: u64, dice: Dice) -> McpCall<'a> {
         let id = session.next_call();
-        let key = format!("{}/{id}", session.name);
+        let key = session.key(id);
         McpCall { client, session, id, key, tool, ms, dice, first: None, cursor: None, progress: 0 }
     }
 
@@ -61,13 +62,18 @@ impl<'a> McpCall<'a> {
     /// Makes the call, and reads its answer to the end.
     pub async fn make(self) -> CallEnd {
         let arguments = json!({ "key": self.key, "ms": self.ms });
-        let params = json!({
-            "name": self.client.tool_name(self.tool), "arguments": arguments, "_meta": { "progressToken": self.id },
-        });
+        let (name, mut meta) = (self.client.tool_name(self.tool), json!({ "progressToken": self.id }));
+        let mut headers = self.session.headers();
+        if self.session.id.is_none() {
+            meta["io.modelcontextprotocol/protocolVersion"] = STATELESS.into();
+            meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+            headers.push(("mcp-method", "tools/call".to_owned()));
+            headers.push(("mcp-name", name.clone()));
+        }
+        let params = json!({ "name": name, "arguments": arguments, "_meta": meta });
         let body = json!({ "jsonrpc": "2.0", "id": self.id, "method": "tools/call", "params": params });
         self.note(format_args!("→ {} {}", self.tool.name(), self.key));
-        let (caller, headers) = (&self.client.caller, self.session.headers());
-        let answer = Box::pin(caller.begin("POST", &self.client.path, &headers, Some(&body))).await;
+        let answer = Box::pin(self.client.caller.begin("POST", &self.client.path, &headers, Some(&body))).await;
         let Ok(mut answer) = answer else {
             self.note(format_args!("{} lost without an answer", self.key));
             return CallEnd::Unknown;
@@ -81,7 +87,7 @@ impl<'a> McpCall<'a> {
             },
             // Taken back, which it never asks for, or the hub has ended under it.
             202 => CallEnd::Unknown,
-            404 => {
+            404 if self.session.id.is_some() => {
                 self.told(ToldOutcome::NotExecuted);
                 self.gone(404)
             }

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::mcp::{REVISION, accepting};
+use super::mcp::accepting;
 use super::{Clients, back_off};
 use crate::dice::Dice;
+use crate::mcp::WITH_SESSIONS;
 use crate::mcp::ledger::{CallLedger, KnownSession, ToldOutcome};
 use crate::mcp::tool::{SERVER, SimTool};
 use crate::wire::{Lost, SimCaller};
@@ -50,7 +51,7 @@ async fn pry_once(
     let asked = async |id: &str| {
         let mut headers = accepting();
         headers.push(("mcp-session-id", id.to_owned()));
-        headers.push(("mcp-protocol-version", REVISION.to_owned()));
+        headers.push(("mcp-protocol-version", WITH_SESSIONS.to_owned()));
         let mut answer = caller.begin(method, &session.path, &headers, body).await?;
         // A stream that is opened for a stranger has no end; that it is opened says enough.
         let said = if answer.status == 404 { answer.body().await? } else { Vec::new() };

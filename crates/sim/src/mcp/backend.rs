@@ -28,6 +28,7 @@ struct BackendState {
     dice: Dice,
     /// Which life it is in.
     life: u64,
+    is_stateless: bool,
     is_still: bool,
     next_session: u64,
     next_stream: u64,
@@ -44,12 +45,13 @@ struct BackendSession {
 }
 
 impl SimBackend {
-    pub fn new(ledger: CallLedger, trace: Trace, dice: Dice) -> SimBackend {
+    pub fn new(ledger: CallLedger, trace: Trace, dice: Dice, is_stateless: bool) -> SimBackend {
         SimBackend(Arc::new(Mutex::new(BackendState {
             ledger,
             trace,
             dice,
             life: 1,
+            is_stateless,
             is_still: false,
             next_session: 0,
             next_stream: 0,
@@ -97,6 +99,11 @@ impl SimBackend {
         }
     }
 
+    /// Whether it speaks the revision without sessions.
+    pub(super) fn is_stateless(&self) -> bool {
+        self.state().is_stateless
+    }
+
     pub(super) fn roll(&self) -> Dice {
         let mut state = self.state();
         Dice::new(state.dice.draw())
@@ -133,11 +140,12 @@ impl SimBackend {
         self.state().sessions.remove(session);
     }
 
-    /// A call begins in a session. Its key begins with whose it is.
-    pub(super) fn begin_call(&self, session: &str, key: &str) -> Arc<CallStream> {
+    /// A call begins, in a session if there are any. Its key begins with whose it is.
+    pub(super) fn begin_call(&self, session: Option<&str>, key: &str) -> Arc<CallStream> {
         let mut state = self.state();
         state.next_stream += 1;
         let stream = Arc::new(CallStream::new(state.next_stream));
+        let Some(session) = session else { return stream };
         let user = key.rsplit_once('/').map_or(key, |(user, _)| user);
         let known = state.sessions.entry(session.to_owned()).or_default();
         known.streams.insert(stream.number, stream.clone());

@@ -10,10 +10,10 @@ use super::backend::SimBackend;
 use super::http::{BackendConnection, BackendRequest};
 use super::stream::{CallStream, CallStreamItem, place_of};
 use super::tool::SimTool;
+use super::{STATELESS, WITH_SESSIONS};
 
 /// A stream that says nothing says at least that it is there.
 const QUIET_FOR: Duration = Duration::from_secs(5);
-const REVISION: &str = "2025-11-25";
 
 /// Answers one request.
 pub async fn respond(
@@ -23,11 +23,14 @@ pub async fn respond(
 ) -> io::Result<()> {
     let message: Value = serde_json::from_slice(&request.body).unwrap_or(Value::Null);
     let method = message["method"].as_str().unwrap_or_default();
+    if backend.is_stateless() {
+        return respond_alone(backend, connection, method, &message).await;
+    }
     if request.method == "POST" && method == "initialize" {
         let session = backend.open_session();
         backend.note(format_args!("begins {session}"));
         let result = json!({
-            "protocolVersion": REVISION, "capabilities": { "tools": {} },
+            "protocolVersion": WITH_SESSIONS, "capabilities": { "tools": {} },
             "serverInfo": { "name": "sim", "version": "1" },
         });
         let header = format!("mcp-session-id: {session}\r\n");
@@ -40,14 +43,10 @@ pub async fn respond(
         return connection.answer(404, "", &error_of(&Value::Null, -32001, "session not found")).await;
     }
     match (request.method.as_str(), method) {
-        ("POST", "tools/call") => call(backend, connection, session, &message).await,
+        ("POST", "tools/call") => call(backend, connection, Some(session), &message).await,
         ("POST", _) if message["id"].is_null() || method.is_empty() => connection.answer(202, "", "").await,
         ("POST", "ping") => connection.answer(200, "", &result_of(&message["id"], &json!({}))).await,
-        ("POST", "tools/list") => {
-            let one = |tool: SimTool| json!({ "name": tool.name(), "inputSchema": { "type": "object" } });
-            let result = json!({ "tools": SimTool::ALL.map(one) });
-            connection.answer(200, "", &result_of(&message["id"], &result)).await
-        }
+        ("POST", "tools/list") => connection.answer(200, "", &result_of(&message["id"], &tools())).await,
         ("POST", _) => connection.answer(200, "", &error_of(&message["id"], -32601, "no such method")).await,
         ("GET", _) => match request.header("last-event-id") {
             None => own_stream(backend, connection, session).await,
@@ -67,10 +66,37 @@ pub async fn respond(
     }
 }
 
+/// The same of the revision in which each request stands alone.
+async fn respond_alone(
+    backend: &SimBackend,
+    connection: &mut BackendConnection,
+    method: &str,
+    message: &Value,
+) -> io::Result<()> {
+    match method {
+        "tools/call" => call(backend, connection, None, message).await,
+        "server/discover" => {
+            let result = json!({
+                "supportedVersions": [STATELESS], "capabilities": { "tools": {} }, "resultType": "complete",
+                "ttlMs": 0, "cacheScope": "private",
+            });
+            connection.answer(200, "", &result_of(&message["id"], &result)).await
+        }
+        "tools/list" => connection.answer(200, "", &result_of(&message["id"], &tools())).await,
+        _ if message["id"].is_null() => connection.answer(202, "", "").await,
+        _ => connection.answer(404, "", &error_of(&message["id"], -32601, "no such method")).await,
+    }
+}
+
+fn tools() -> Value {
+    let one = |tool: SimTool| json!({ "name": tool.name(), "inputSchema": { "type": "object" } });
+    json!({ "tools": SimTool::ALL.map(one), "resultType": "complete", "ttlMs": 0, "cacheScope": "private" })
+}
+
 async fn call(
     backend: &SimBackend,
     connection: &mut BackendConnection,
-    session: &str,
+    session: Option<&str>,
     message: &Value,
 ) -> io::Result<()> {
     let (id, params) = (message["id"].clone(), &message["params"]);
@@ -81,12 +107,18 @@ async fn call(
     let mut dice = backend.roll();
     if dice.percent(4) {
         backend.busy();
-        let (status, wait) = if dice.percent(50) { (503, "retry-after: 1\r\n") } else { (429, "retry-after: 40\r\n") };
+        let refusals = [(503, "retry-after: 1\r\n"), (429, "retry-after: 40\r\n"), (503, ""), (429, "")];
+        let (status, wait) = refusals[dice.below(4) as usize];
         return connection.answer(status, wait, "").await;
     }
     let stream = backend.begin_call(session, &key);
     let ms = params["arguments"]["ms"].as_u64().unwrap_or(0);
     let token = params["_meta"]["progressToken"].clone();
+    if dice.percent(3) {
+        // What fails may have run before.
+        backend.run(&key);
+        return connection.answer(500, "", "").await;
+    }
     let work = work(backend.clone(), stream.clone(), (tool, key), ms, (id, token));
     backend.spawn(work);
     if dice.percent(40) {
@@ -95,7 +127,7 @@ async fn call(
         return connection.answer(200, "", &answer).await;
     }
     // A server may end a stream and have its client come back for the rest.
-    let most = if dice.percent(15) { dice.between(1, 4) as usize } else { usize::MAX };
+    let most = if session.is_some() && dice.percent(15) { dice.between(1, 4) as usize } else { usize::MAX };
     say(backend, connection, &stream, 0, most).await
 }
 
@@ -118,7 +150,7 @@ async fn work(
     }
     backend.run(&key);
     let text = tool.answer(&key);
-    let result = json!({ "content": [{ "type": "text", "text": text }], "isError": tool == SimTool::Fail });
+    let result = json!({ "content": [{ "type": "text", "text": text }], "isError": tool == SimTool::Fail, "resultType": "complete" });
     stream.say(&json!({ "jsonrpc": "2.0", "id": id, "result": result }), true);
 }
 
@@ -138,7 +170,10 @@ async fn say(
             Ok(CallStreamItem::Over) => break,
             Ok(CallStreamItem::Message(message, is_last)) => {
                 backend.gate().await;
-                connection.piece(&stream.event(place, &message)).await?;
+                // Without sessions there is no coming back, and no event has an id.
+                let event =
+                    if backend.is_stateless() { format!("data: {message}\n\n") } else { stream.event(place, &message) };
+                connection.piece(&event).await?;
                 place += 1;
                 if is_last {
                     break;

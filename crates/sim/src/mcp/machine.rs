@@ -59,9 +59,9 @@ pub struct BackendMachine {
 }
 
 impl BackendMachine {
-    pub fn new(oracle: &Oracle, net: &SimNet, trace: &Trace, dice: Dice) -> BackendMachine {
+    pub fn new(oracle: &Oracle, net: &SimNet, trace: &Trace, dice: Dice, is_stateless: bool) -> BackendMachine {
         let ledger = CallLedger::new(oracle.clone());
-        let backend = SimBackend::new(ledger.clone(), trace.clone(), dice);
+        let backend = SimBackend::new(ledger.clone(), trace.clone(), dice, is_stateless);
         let (net, trace) = (net.clone(), trace.clone());
         BackendMachine { ledger, backend, net, trace, starts_at: Some(0), still_until: None }
     }

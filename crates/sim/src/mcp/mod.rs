@@ -1,4 +1,4 @@
-//! An MCP server in memory, for the hub to have behind it: revision 2025-11-25 over Streamable HTTP, with sessions, and tools that
+//! An MCP server in memory, for the hub to have behind it: revision 2025-11-25 or 2026-07-28 over Streamable HTTP, with sessions, and tools that
 //! write down each time they run.
 //!
 //! It shares no code with the hub. What it had in memory dies with it; what its tools have done is in the ledger, as the effect of a call
@@ -21,3 +21,7 @@ pub mod ledger;
 pub mod machine;
 mod stream;
 pub mod tool;
+
+/// The revisions that it speaks, one of them in each seed: with sessions, and with requests that stand alone. Clients have either, too.
+pub const WITH_SESSIONS: &str = "2025-11-25";
+pub const STATELESS: &str = "2026-07-28";
