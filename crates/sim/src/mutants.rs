@@ -82,6 +82,7 @@ pub const FLAWS: &[PlantedFlaw] = &[
     flaw("leave-a-cut-call-open", "a call that was under way when its hub died never ends"),
     flaw("give-all-clients-one-session", "all clients share one session at an MCP server"),
     flaw("deny-what-was-let-go", "a hub that leaves says that there is no such tool"),
+    flaw("carry-for-strangers", "what a stranger asks about an MCP session is carried to the session's node"),
     flaw("mix-the-streams-of-a-session", "the stream of a call has what is said on the others of its session"),
     flaw("take-a-stream-up-one-early", "who takes up the stream of a call is given what it has"),
 ];
