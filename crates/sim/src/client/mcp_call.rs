@@ -199,7 +199,8 @@ impl<'a> McpCall<'a> {
         self.progress = 0;
         while let Ok(Some((_, data))) = stream.next().await {
             if let Some(answer) = self.hear(&data) {
-                if answer != *known {
+                // Of a call whose answer the store has lost, the hub does not know more than that it was under way.
+                if answer != *known && self.client.clients.oracle.has_no_gaps() {
                     self.violate(format_args!("{} was answered {known}, and then {answer}", self.key));
                 }
                 return;
