@@ -83,6 +83,7 @@ pub const FLAWS: &[PlantedFlaw] = &[
     flaw("give-all-clients-one-session", "all clients share one session at an MCP server"),
     flaw("deny-what-was-let-go", "a hub that leaves says that there is no such tool"),
     flaw("carry-for-strangers", "what a stranger asks about an MCP session is carried to the session's node"),
+    flaw("take-unreadable-for-gone", "a place in a log that cannot be read now counts as one that is gone"),
     flaw("mix-the-streams-of-a-session", "the stream of a call has what is said on the others of its session"),
     flaw("take-a-stream-up-one-early", "who takes up the stream of a call is given what it has"),
 ];
