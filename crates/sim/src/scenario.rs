@@ -2,7 +2,7 @@
 
 use crate::dice::Dice;
 use crate::disk::Death;
-use crate::mcp::machine::BackendFault;
+use crate::mcp::host::BackendFault;
 use crate::net::Weather;
 use crate::redis::server::RedisKeeping;
 

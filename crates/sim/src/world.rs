@@ -14,7 +14,7 @@ use crate::client::{Clients, SharedSession, mcp, mcp_stranger, producer, strange
 use crate::dice::Dice;
 use crate::disk::{Death, Plan, SimDisk};
 use crate::host::{self, OWNERS, SimHost, run_for};
-use crate::mcp::machine::BackendMachine;
+use crate::mcp::host::BackendHost;
 use crate::net::{CLIENTS, FIRST_NODE, Machine, MachineNet, REDIS, SimNet, Weather, address};
 use crate::oracle::{LogEpochs, Oracle, Promises};
 use crate::redis::server::{RedisKeeping, SimRedis};
@@ -58,7 +58,7 @@ struct World {
     redis: Option<SimRedis>,
     /// When Redis is back.
     redis_at: Option<u64>,
-    backend: Option<BackendMachine>,
+    backend: Option<BackendHost>,
     clients: Clients,
     runtime: Runtime,
     is_busy: bool,
@@ -119,7 +119,7 @@ pub fn run(seed: u64, readable: bool) -> anyhow::Result<Outcome> {
             Some(SimRedis::new(keeping, Arc::new(move || (WALL_START_MS + trace.now_ms()) * 1000)))
         }
     };
-    let backend = scenario.mcp.map(|mcp| BackendMachine::new(&oracle, &net, &trace, dice.fork(6), mcp.is_stateless));
+    let backend = scenario.mcp.map(|mcp| BackendHost::new(&oracle, &net, &trace, dice.fork(6), mcp.is_stateless));
     trace.note("seed", format_args!("{scenario:?}"));
     net.set_weather(scenario.weather);
     let balancer = Balancer::new(dice.fork(5), scenario.setup.nodes());

@@ -318,7 +318,9 @@ async fn a_place_in_a_log_that_cannot_be_read_now_is_not_said_to_be_gone() {
     let away = support::spec(&json!({ "url": "http://127.0.0.1:9/mcp" }));
     let hub = hub_with(Options::default(), store.clone(), &[("b", away)]).await;
     let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
-    let seen = client.tool("await_activity", json!({ "timeout_ms": 100 })).await;
+    // It is dialled again and again, and each attempt is an event.
+    let seen = client.tool("await_activity", json!({ "timeout_ms": 20_000 })).await;
+    assert_ne!(seen["triggered_by"], "timeout");
     let last = seen["last_event_id"].as_str().unwrap().to_owned();
     store.shut(|act| match act {
         Act::Read => Verdict::Refuse(StoreError::Unavailable("just now".into())),

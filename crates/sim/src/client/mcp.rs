@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-use super::mcp_call::{CallEnd, McpCall};
+use super::mcp_call::{McpCall, ToolCallEnd};
 use super::{Clients, back_off};
 use crate::dice::Dice;
 use crate::mcp::ledger::CallLedger;
@@ -82,14 +82,14 @@ pub async fn call_tools(clients: Clients, ledger: CallLedger, owner: String, who
             calls.push(client.draw(&session, false, &mut dice));
         }
         let ends = futures_util::future::join_all(calls.into_iter().map(|call| Box::pin(call.make()))).await;
-        if is_last && ends.contains(&CallEnd::Answered) {
+        if is_last && ends.contains(&ToolCallEnd::Answered) {
             break;
         }
-        if ends.contains(&CallEnd::SessionGone) {
+        if ends.contains(&ToolCallEnd::SessionGone) {
             session = client.begin(&mut dice).await;
         }
-        done += ends.iter().filter(|end| matches!(end, CallEnd::Answered | CallEnd::Unknown)).count() as u64;
-        if ends.contains(&CallEnd::NotExecuted) {
+        done += ends.iter().filter(|end| matches!(end, ToolCallEnd::Answered | ToolCallEnd::Unknown)).count() as u64;
+        if ends.contains(&ToolCallEnd::NotExecuted) {
             back_off(&client.caller, &mut dice).await;
         }
         client.caller.pause(dice.below(200)).await;

@@ -14,7 +14,7 @@ const INVALID_PARAMS: i64 = -32602;
 
 /// How a call ended, as far as its client can know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallEnd {
+pub enum ToolCallEnd {
     /// The tool answered.
     Answered,
     /// It may have run.
@@ -60,7 +60,7 @@ impl<'a> McpCall<'a> {
     }
 
     /// Makes the call, and reads its answer to the end.
-    pub async fn make(self) -> CallEnd {
+    pub async fn make(self) -> ToolCallEnd {
         let arguments = json!({ "key": self.key, "ms": self.ms });
         let (name, mut meta) = (self.client.tool_name(self.tool), json!({ "progressToken": self.id }));
         let mut headers = self.session.headers();
@@ -76,41 +76,41 @@ impl<'a> McpCall<'a> {
         let answer = Box::pin(self.client.caller.begin("POST", &self.client.path, &headers, Some(&body))).await;
         let Ok(mut answer) = answer else {
             self.note(format_args!("{} lost without an answer", self.key));
-            return CallEnd::Unknown;
+            return ToolCallEnd::Unknown;
         };
         self.note(format_args!("{} ← {}", self.key, answer.status));
         match answer.status {
             200 if is_stream(&answer) => self.read_to_the_end(answer).await,
             200 => match json_of(&mut answer).await {
                 Ok(answer) => self.judge(&answer),
-                Err(Lost) => CallEnd::Unknown,
+                Err(Lost) => ToolCallEnd::Unknown,
             },
             // Taken back, which it never asks for, or the hub has ended under it.
-            202 => CallEnd::Unknown,
+            202 => ToolCallEnd::Unknown,
             404 if self.session.id.is_some() => {
                 self.told(ToldOutcome::NotExecuted);
                 self.gone(404)
             }
             429 | 503 => {
                 self.told(ToldOutcome::NotExecuted);
-                CallEnd::NotExecuted
+                ToolCallEnd::NotExecuted
             }
             status => {
                 self.violate(format_args!("the call {} was answered {status}", self.key));
-                CallEnd::Unknown
+                ToolCallEnd::Unknown
             }
         }
     }
 
     /// Its session, or its place there, is not known any more.
-    fn gone(&self, status: u16) -> CallEnd {
+    fn gone(&self, status: u16) -> ToolCallEnd {
         if self.client.clients.oracle.has_no_gaps() {
             self.violate(format_args!("{} is answered {status} where all is kept", self.key));
         }
-        CallEnd::SessionGone
+        ToolCallEnd::SessionGone
     }
 
-    async fn read_to_the_end(mut self, answer: HttpAnswer) -> CallEnd {
+    async fn read_to_the_end(mut self, answer: HttpAnswer) -> ToolCallEnd {
         let mut stream = SseReader::new(answer);
         loop {
             if let Ok(Some(answer)) = self.read(&mut stream).await {
@@ -123,7 +123,7 @@ impl<'a> McpCall<'a> {
             stream = loop {
                 let caller = &self.client.caller;
                 back_off(caller, &mut self.dice).await;
-                let Some(cursor) = self.cursor.clone() else { return CallEnd::Unknown };
+                let Some(cursor) = self.cursor.clone() else { return ToolCallEnd::Unknown };
                 match Box::pin(self.take_up(&cursor)).await {
                     Ok(answer) if answer.status == 200 => break SseReader::new(answer),
                     Ok(answer) if [404, 400].contains(&answer.status) => return self.gone(answer.status),
@@ -209,10 +209,10 @@ impl<'a> McpCall<'a> {
     }
 
     /// What an answer says became of the call.
-    fn judge(&self, answer: &Value) -> CallEnd {
+    fn judge(&self, answer: &Value) -> ToolCallEnd {
         if answer["id"] != self.id {
             self.violate(format_args!("{} got the answer to another request: {answer}", self.key));
-            return CallEnd::Unknown;
+            return ToolCallEnd::Unknown;
         }
         let (result, facts) = (&answer["result"], &answer["result"]["structuredContent"]);
         let code = facts["code"].as_str().unwrap_or_default();
@@ -220,11 +220,11 @@ impl<'a> McpCall<'a> {
         match facts["outcome"].as_str() {
             Some("not_executed") => {
                 self.told(ToldOutcome::NotExecuted);
-                return CallEnd::NotExecuted;
+                return ToolCallEnd::NotExecuted;
             }
             Some("unknown") => {
                 self.told(ToldOutcome::Unknown);
-                return CallEnd::Unknown;
+                return ToolCallEnd::Unknown;
             }
             _ => {}
         }
@@ -233,14 +233,14 @@ impl<'a> McpCall<'a> {
             if answer["error"]["code"] == INVALID_PARAMS {
                 self.violate(format_args!("{} was answered {}", self.key, answer["error"]));
             }
-            return CallEnd::Unknown;
+            return ToolCallEnd::Unknown;
         }
         let (text, failed) = (&result["content"][0]["text"], result["isError"] == true);
         if *text != self.tool.answer(&self.key).as_str() || failed != (self.tool == SimTool::Fail) {
             self.violate(format_args!("{} was answered {result}", self.key));
         }
         self.told(ToldOutcome::Answered);
-        CallEnd::Answered
+        ToolCallEnd::Answered
     }
 }
 

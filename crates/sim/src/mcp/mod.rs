@@ -1,12 +1,12 @@
-//! An MCP server in memory, for the hub to have behind it: revision 2025-11-25 or 2026-07-28 over Streamable HTTP, with sessions, and tools that
-//! write down each time they run.
+//! An MCP server in memory, for the hub to have behind it: over Streamable HTTP, of revision 2025-11-25 with sessions or of 2026-07-28
+//! without, with tools that write down each time they run.
 //!
 //! It shares no code with the hub. What it had in memory dies with it; what its tools have done is in the ledger, as the effect of a call
 //! is in the world.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`machine`] | when it is there, and what happens to it |
+//! | [`host`] | when it is there, and what happens to it |
 //! | [`backend`] | connections and sessions |
 //! | [`exchange`] | what it answers to each request |
 //! | [`http`] | HTTP/1.1 as it is spoken there |
@@ -16,9 +16,9 @@
 
 pub mod backend;
 mod exchange;
+pub mod host;
 mod http;
 pub mod ledger;
-pub mod machine;
 mod stream;
 pub mod tool;
 

@@ -47,7 +47,7 @@ impl BackendFault {
 
 /// The machine, with the backend on it.
 #[derive(Debug)]
-pub struct BackendMachine {
+pub struct BackendHost {
     pub ledger: CallLedger,
     backend: SimBackend,
     net: SimNet,
@@ -58,12 +58,12 @@ pub struct BackendMachine {
     still_until: Option<u64>,
 }
 
-impl BackendMachine {
-    pub fn new(oracle: &Oracle, net: &SimNet, trace: &Trace, dice: Dice, is_stateless: bool) -> BackendMachine {
+impl BackendHost {
+    pub fn new(oracle: &Oracle, net: &SimNet, trace: &Trace, dice: Dice, is_stateless: bool) -> BackendHost {
         let ledger = CallLedger::new(oracle.clone());
         let backend = SimBackend::new(ledger.clone(), trace.clone(), dice, is_stateless);
         let (net, trace) = (net.clone(), trace.clone());
-        BackendMachine { ledger, backend, net, trace, starts_at: Some(0), still_until: None }
+        BackendHost { ledger, backend, net, trace, starts_at: Some(0), still_until: None }
     }
 
     /// Starts what is to be started now, on the runtime of the world.
