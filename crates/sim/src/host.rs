@@ -11,13 +11,15 @@ use bowline_env::clock::{self, SimulatedClock};
 use bowline_protocol::Principal;
 use bowline_protocol::frame::client::Secret;
 use bowline_store::RedisUrl;
+use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::agent::SimAgent;
 use crate::disk::SimDisk;
-use crate::net::{Machine, MachineNet, REDIS, SimNet, address};
+use crate::mcp::tool::SERVER;
+use crate::net::{BACKEND, Machine, MachineNet, REDIS, SimNet, address};
 use crate::oracle::Oracle;
 use crate::scenario::{Scenario, Setup};
 use crate::wire::HEARTBEAT;
@@ -25,6 +27,7 @@ use crate::wire::HEARTBEAT;
 /// Who may come.
 pub const OWNERS: [&str; 3] = ["alice", "bob", "mallory"];
 const AGENT: &str = "sim";
+const SERVERS_FILE: &str = "/etc/mcp.json";
 
 /// A server that runs.
 pub struct SimHost {
@@ -77,6 +80,11 @@ pub fn config(scenario: &Scenario, disk: &SimDisk, net: &SimNet, machine: Machin
     config.drain.timeout = Duration::from_millis(500);
     if let Some(most) = scenario.events_max {
         (config.buffer.events_max, config.stream.events_max) = (most, most);
+    }
+    if scenario.mcp.is_some() {
+        let url = format!("http://{}/mcp", address(BACKEND));
+        disk.install(SERVERS_FILE, json!({ "mcpServers": { SERVER: { "url": url } } }).to_string());
+        config.hub.servers_file = Some(SERVERS_FILE.into());
     }
     let token = |owner: &str| {
         let principal = Principal::parse(owner).ok_or_else(|| anyhow::anyhow!("{owner} is no principal"))?;

@@ -22,7 +22,7 @@
 //! | [`client`], [`wire`] | the clients' scripts, and how they reach the server |
 //! | [`agent`] | the agent, which counts its runs |
 //! | [`host`] | the node, on a runtime that can be dropped |
-//! | [`disk`], [`net`], [`redis`] | the models of a disk, a network and a Redis |
+//! | [`disk`], [`net`], [`redis`], [`mcp`] | the models of a disk, a network, a Redis and an MCP server |
 //! | [`mutants`] | the flaws that can be planted, to see that each is found |
 //! | [`dice`], [`seeded_libc`] | chance that follows from the seed, ours and the C library's |
 //! | [`picture`] | one history as a sequence diagram |
@@ -33,6 +33,7 @@ pub mod client;
 pub mod dice;
 pub mod disk;
 pub mod host;
+pub mod mcp;
 pub mod mutants;
 pub mod net;
 pub mod oracle;

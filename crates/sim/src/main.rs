@@ -70,6 +70,10 @@ fn plant(_: &str) -> bool {
 
 /// What can be done to a server; each must have been done in a run with a floor.
 const KINDS: &[&str] = &[
+    "backend dies",
+    "backend forgets",
+    "backend pauses",
+    "backend refuses",
     "clock jump",
     "cut",
     "delay",

@@ -75,6 +75,17 @@ pub const FLAWS: &[PlantedFlaw] = &[
     flaw("forget-what-was-not-acked", "what was not acked is forgotten when the log begins a new epoch"),
     flaw("leave-the-dead-their-leases", "the leases of a dead node are not taken"),
     flaw("take-the-leases-of-the-living", "a node takes leases that others hold"),
+    flaw("resend-a-call-in-doubt", "a call that may have run is sent to its MCP server again"),
+    flaw("call-the-unknown-not-executed", "of a call that may have run a client is told that it did not"),
+    flaw("take-a-cut-for-unsent", "a call whose wire broke counts as one that was not sent"),
+    flaw("skip-the-owner-of-an-mcp-session", "any caller may have any MCP session"),
+    flaw("leave-a-cut-call-open", "a call that was under way when its hub died never ends"),
+    flaw("give-all-clients-one-session", "all clients share one session at an MCP server"),
+    flaw("deny-what-was-let-go", "a hub that leaves says that there is no such tool"),
+    flaw("carry-for-strangers", "what a stranger asks about an MCP session is carried to the session's node"),
+    flaw("take-unreadable-for-gone", "a place in a log that cannot be read now counts as one that is gone"),
+    flaw("mix-the-streams-of-a-session", "the stream of a call has what is said on the others of its session"),
+    flaw("take-a-stream-up-one-early", "who takes up the stream of a call is given what it has"),
 ];
 
 #[cfg(test)]
@@ -103,7 +114,7 @@ mod tests {
     fn each_flaw_of_the_list_is_planted_and_each_that_is_planted_is_listed() {
         let mut found = BTreeSet::new();
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        for part in ["core/src", "store/src", "bowline/src", "sim/src/redis"] {
+        for part in ["core/src", "store/src", "bowline/src", "hub/src", "sim/src/redis"] {
             planted(&crates.join(part), &mut found);
         }
         let listed: BTreeSet<String> = FLAWS.iter().map(|flaw| flaw.name.to_owned()).collect();

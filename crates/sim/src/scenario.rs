@@ -2,6 +2,7 @@
 
 use crate::dice::Dice;
 use crate::disk::Death;
+use crate::mcp::host::BackendFault;
 use crate::net::Weather;
 use crate::redis::server::RedisKeeping;
 
@@ -23,6 +24,7 @@ pub struct Scenario {
     pub tasks: Vec<u64>,
     pub http_clients: u64,
     pub strangers: u64,
+    pub mcp: Option<McpParty>,
     pub weather: Weather,
     pub faults: Vec<(u64, PlannedFault)>,
     pub quiet_from_ms: u64,
@@ -52,6 +54,19 @@ pub struct Party {
     pub holders: u64,
     pub observers: u64,
 }
+
+/// Who comes to the hub, if it has a backend.
+#[derive(Clone, Copy, Debug)]
+pub struct McpParty {
+    pub clients: u64,
+    pub strangers: u64,
+    /// The backend speaks the revision without sessions.
+    pub is_stateless: bool,
+}
+
+/// The dice of this part of a seed: drawn beside all others, which fall as they did before there was a backend. So do whole seeds that
+/// have none; this number leaves those that docs/proof.md and the tests name without one.
+const MCP_PART: u64 = 2830;
 
 /// What happens to a node is counted from the first one.
 #[derive(Clone, Copy, Debug)]
@@ -96,11 +111,13 @@ pub enum PlannedFault {
     RedisFlushed,
     /// So many commits from now one is done and its answer lost.
     RedisLosesAnswer(u64),
+    OfBackend(BackendFault),
 }
 
 impl Scenario {
     /// Of three seeds, one has several nodes.
     pub fn draw(seed: u64, mut dice: Dice) -> Scenario {
+        let mut mcp_dice = dice.fork(MCP_PART);
         let setup = if seed.is_multiple_of(3) {
             let keeping = match dice.below(10) {
                 0..6 => RedisKeeping::Everything,
@@ -135,6 +152,15 @@ impl Scenario {
         let sessions = (0..dice.between(1, 4)).map(|_| party(&mut dice)).collect();
         let tasks: Vec<u64> = (0..dice.below(3)).map(|_| dice.between(1, 3)).collect();
         let http_clients = dice.below(2);
+        let mcp = McpParty::draw(&mut mcp_dice);
+        if mcp.is_some() {
+            let count = mcp_dice.below(6);
+            faults.extend((0..count).map(|_| {
+                let at = mcp_dice.below(quiet_from_ms);
+                (at, PlannedFault::OfBackend(BackendFault::draw(&mut mcp_dice, setup.nodes())))
+            }));
+            faults.sort_by_key(|(at, _)| *at);
+        }
         Scenario {
             setup,
             is_lossy,
@@ -147,6 +173,7 @@ impl Scenario {
             tasks: if is_lossy { Vec::new() } else { tasks },
             http_clients: if is_lossy { 0 } else { http_clients },
             strangers: dice.below(2),
+            mcp,
             weather: Weather {
                 cuts: [0, 10, 40][dice.below(3) as usize],
                 silences: [0, 0, 10][dice.below(3) as usize],
@@ -155,6 +182,17 @@ impl Scenario {
             faults,
             quiet_from_ms,
         }
+    }
+}
+
+impl McpParty {
+    /// One seed of three has a backend.
+    fn draw(dice: &mut Dice) -> Option<McpParty> {
+        dice.percent(33).then(|| McpParty {
+            clients: dice.between(1, 4),
+            strangers: dice.below(2),
+            is_stateless: dice.percent(35),
+        })
     }
 }
 

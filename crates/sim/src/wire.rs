@@ -104,11 +104,7 @@ impl SimCaller {
         body: Option<&Value>,
     ) -> Result<(u16, Value), Lost> {
         let mut answer = self.begin(method, path, headers, body).await?;
-        let mut bytes = Vec::new();
-        while let Some(piece) = answer.piece().await? {
-            bytes.extend(piece);
-        }
-        let value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        let value = serde_json::from_slice(&answer.body().await?).unwrap_or(Value::Null);
         self.trace.note(&self.who, format_args!("{method} {path} ← {} {}", answer.status, short(&value)));
         Ok((answer.status, value))
     }
@@ -280,6 +276,15 @@ impl HttpAnswer {
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// What is left of the body, to its end.
+    pub async fn body(&mut self) -> Result<Vec<u8>, Lost> {
+        let mut bytes = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            bytes.extend(piece);
+        }
+        Ok(bytes)
     }
 
     /// The next piece of the body; none when it is whole. A body that breaks off is lost.

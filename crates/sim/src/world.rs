@@ -10,10 +10,11 @@ use tokio::runtime::Runtime;
 
 use crate::client::holder::HoldingClient;
 use crate::client::observer::ObservingClient;
-use crate::client::{Clients, SharedSession, producer, stranger, turns};
+use crate::client::{Clients, SharedSession, mcp, mcp_stranger, producer, stranger, turns};
 use crate::dice::Dice;
 use crate::disk::{Death, Plan, SimDisk};
 use crate::host::{self, OWNERS, SimHost, run_for};
+use crate::mcp::host::BackendHost;
 use crate::net::{CLIENTS, FIRST_NODE, Machine, MachineNet, REDIS, SimNet, Weather, address};
 use crate::oracle::{LogEpochs, Oracle, Promises};
 use crate::redis::server::{RedisKeeping, SimRedis};
@@ -57,6 +58,7 @@ struct World {
     redis: Option<SimRedis>,
     /// When Redis is back.
     redis_at: Option<u64>,
+    backend: Option<BackendHost>,
     clients: Clients,
     runtime: Runtime,
     is_busy: bool,
@@ -117,6 +119,7 @@ pub fn run(seed: u64, readable: bool) -> anyhow::Result<Outcome> {
             Some(SimRedis::new(keeping, Arc::new(move || (WALL_START_MS + trace.now_ms()) * 1000)))
         }
     };
+    let backend = scenario.mcp.map(|mcp| BackendHost::new(&oracle, &net, &trace, dice.fork(6), mcp.is_stateless));
     trace.note("seed", format_args!("{scenario:?}"));
     net.set_weather(scenario.weather);
     let balancer = Balancer::new(dice.fork(5), scenario.setup.nodes());
@@ -132,6 +135,7 @@ pub fn run(seed: u64, readable: bool) -> anyhow::Result<Outcome> {
         nodes,
         redis_at: redis.as_ref().map(|_| 0),
         redis,
+        backend,
         clients,
         runtime: host::runtime()?,
         is_busy: true,
@@ -204,6 +208,18 @@ impl World {
             let who = format!("stranger-{n}");
             clients.spawn(&who, stranger::pry(clients.clone(), OWNERS[2].into(), who.clone(), next()));
         }
+        if let (Some(party), Some(backend)) = (self.scenario.mcp, &self.backend) {
+            for n in 0..party.clients {
+                let (who, owner) = (format!("mcp-{n}"), OWNERS[n as usize % 2].to_owned());
+                let script = mcp::call_tools(clients.clone(), backend.ledger.clone(), owner, who.clone(), next());
+                clients.spawn(&who, script);
+            }
+            for n in 0..party.strangers {
+                let (who, owner) = (format!("mcp-stranger-{n}"), OWNERS[2].to_owned());
+                let script = mcp_stranger::pry(clients.clone(), backend.ledger.clone(), owner, who.clone(), next());
+                clients.spawn(&who, script);
+            }
+        }
         sessions
     }
 
@@ -219,6 +235,7 @@ impl World {
         }
         self.end_what_passes();
         self.run_redis();
+        self.backend.iter_mut().for_each(|backend| backend.tick(self.now_ms, &self.runtime));
         for at in 0..self.nodes.len() {
             self.run_node(at, step)?;
         }
@@ -391,6 +408,9 @@ impl World {
                     self.oracle.allow_loss(0);
                 }
             }
+            PlannedFault::OfBackend(fault) => {
+                self.backend.iter_mut().for_each(|backend| backend.strike(fault, self.now_ms));
+            }
             PlannedFault::RedisLosesAnswer(after) => {
                 self.redis.iter().for_each(|redis| redis.lose_an_answer(after));
             }
@@ -427,6 +447,7 @@ impl World {
         }
         self.redis_at = self.redis_at.map(|at| at.min(self.now_ms));
         self.redis.iter().for_each(SimRedis::calm);
+        self.backend.iter_mut().for_each(|backend| backend.calm_down(self.now_ms));
         self.clients.is_quiet.store(true, Ordering::Relaxed);
     }
 

@@ -489,7 +489,7 @@ fn may_use(name: &str) -> Option<&'static [&'static str]> {
         "store" | "interleavings" => &["env", "mutant", "protocol"],
         "client" => &["core", "env", "protocol"],
         "actor" => &["env", "protocol", "store"],
-        "hub" => &["actor", "core", "env", "protocol", "store"],
+        "hub" => &["actor", "core", "env", "mutant", "protocol", "store"],
         "bowline" => &["actor", "api", "client", "core", "env", "hub", "mutant", "protocol", "store"],
         // It judges the server by what clients see, and so shares no code with the server's own client.
         "sim" => &["api", "bowline", "core", "env", "mutant", "protocol", "store"],

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use bowline_mutant::mutant;
+
 use super::{BackendMachine, CallFailure, Generation, Output, QueuedCall, ResendPolicy};
 
 /// A call whose wire broke rests this long before it is sent again.
@@ -29,7 +31,8 @@ impl BackendMachine {
 
     pub(super) fn settle_broken(&mut self, now: Instant, on: Generation, mut call: QueuedCall, reason: &str) {
         call.note_broken(reason);
-        if call.resend != ResendPolicy::Always || !call.spend_send() || call.deadline <= now {
+        let may_repeat = call.resend == ResendPolicy::Always || mutant("resend-a-call-in-doubt");
+        if !may_repeat || !call.spend_send() || call.deadline <= now {
             self.fail(&call, CallFailure::Unknown { reason: reason.to_owned() });
         } else if self.live() == Some(on) {
             // Whether its transport is lost with it shows in a moment. On one that is dying it would only break again.
@@ -59,6 +62,9 @@ impl BackendMachine {
     /// A call ends. If it may have run once, it can no longer be reported as not executed.
     pub(super) fn fail(&mut self, call: &QueuedCall, outcome: CallFailure) {
         let outcome = match call.broken() {
+            Some(reason) if mutant("call-the-unknown-not-executed") => {
+                CallFailure::NotExecuted { reason: reason.to_owned() }
+            }
             Some(reason) => CallFailure::Unknown { reason: reason.to_owned() },
             None => outcome,
         };

@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use bowline_mutant::mutant;
+use bowline_protocol::{LogId, Principal};
 use bowline_store::{Holder, StoreError};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -16,7 +18,7 @@ use crate::call::{Requester, outcome};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage};
-use crate::peers::{PeerResponder, PeerStream, PeerStreamItem};
+use crate::peers::{PeerNodes, PeerResponder, PeerStream, PeerStreamItem};
 use crate::relay::peer_requests::{CarriedRequest, PeerRequest, RemoteQuestion, SessionNotice, WireAnswer};
 use crate::relay::{call, task};
 use crate::session::elicitation_and_sampling::PendingServerRequest;
@@ -35,7 +37,12 @@ struct ResponseHead {
 }
 
 /// The other node where a request can be answered, if it cannot be here.
-pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&RpcMessage>) -> Result<Option<Holder>, StoreError> {
+pub async fn home(
+    hub: &Hub,
+    who: &Principal,
+    headers: &HeaderMap,
+    message: Option<&RpcMessage>,
+) -> Result<Option<Holder>, StoreError> {
     let Some(neighbours) = &hub.neighbours else { return Ok(None) };
     let request = message.and_then(RpcMessage::request);
     let params = Fields::of(request.and_then(|request| request.params.as_deref()));
@@ -47,15 +54,31 @@ pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&RpcMessage>) 
     if request.is_some_and(|request| task::is_about_a_task(&request.method))
         && let Some(log) = tasks::names::hosted_log(&params.text("taskId").unwrap_or_default())
     {
-        return neighbours.elsewhere(&log).await;
+        return owned_elsewhere(hub, &**neighbours, who, &log).await;
     }
     let by_tool = params.text("name").filter(|name| call::is_shown_of_ours(&hub.options, name));
     let handle = by_tool.and_then(|_| params.object("arguments").text("handle"));
     let named = text(headers, &SESSION).map(ToOwned::to_owned).or(handle);
     match named.as_deref().and_then(session::log_of) {
-        Some(log) if !hub.sessions.is_awake(&log) => neighbours.elsewhere(&log).await,
+        Some(log) if !hub.sessions.is_awake(&log) => owned_elsewhere(hub, &**neighbours, who, &log).await,
         _ => Ok(None),
     }
+}
+
+/// The other node that has a log, for its owner. What a stranger asks is refused here, as for a log that is not there: carried to a node that
+/// dies, it would be answered with a doubt, and for nothing there is none.
+async fn owned_elsewhere(
+    hub: &Hub,
+    neighbours: &dyn PeerNodes,
+    who: &Principal,
+    log: &LogId,
+) -> Result<Option<Holder>, StoreError> {
+    let Some(node) = neighbours.elsewhere(log).await? else { return Ok(None) };
+    if mutant("carry-for-strangers") {
+        return Ok(Some(node));
+    }
+    let stored = hub.store.record(log).await?;
+    Ok(stored.filter(|stored| stored.owner == *who).map(|_| node))
 }
 
 /// Carries a request to the node where it can be answered.

@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_mutant::mutant;
 use bowline_protocol::Principal;
 use bowline_store::StoreError;
 use futures_util::future::{Either, select};
@@ -366,6 +367,10 @@ impl<'a> OnStream<'a> {
     }
 }
 
+fn unreadable() -> Response<ResponseBody> {
+    problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, "The log cannot be read now.")
+}
+
 /// The session's own stream, or any that is taken up again.
 pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: &HeaderMap) -> Response<ResponseBody> {
     let session = match find(hub, principal, route, headers).await {
@@ -376,13 +381,7 @@ pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: 
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let (place, after) = match last {
         None => {
-            let Ok(extent) = session.store().extent(&session.id).await else {
-                return problem(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    message::INTERNAL_ERROR,
-                    "The log cannot be read now.",
-                );
-            };
+            let Ok(extent) = session.store().extent(&session.id).await else { return unreadable() };
             if session.offer_again().await.is_err() {
                 tracing::warn!(session = %session.id, "open questions could not be offered again");
             }
@@ -390,7 +389,12 @@ pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: 
         }
         Some(last) => {
             let known = match session.position(last) {
-                Some(at) => stream_reader::place_of(&session, at).await.ok().flatten().map(|place| (place, at)),
+                Some(at) => match stream_reader::place_of(&session, at).await {
+                    Ok(place) => place.map(|place| (place, at)),
+                    // Whether it is there is not known, and a client that hears that it is not gives its call up.
+                    Err(_) if !mutant("take-unreadable-for-gone") => return unreadable(),
+                    Err(_) => None,
+                },
                 None => None,
             };
             match known {
@@ -406,6 +410,10 @@ pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: 
         PositionOwner::Event => SessionStreamReader::after_event(&session, after, session.take_own_stream()),
         PositionOwner::Stream(own) if own == OWN_STREAM => {
             SessionStreamReader::new(&session, &own, after, session.take_own_stream())
+        }
+        PositionOwner::Stream(stream) if mutant("take-a-stream-up-one-early") => {
+            let after = after.prev();
+            SessionStreamReader::new(&session, &stream, after, session.over.child_token())
         }
         PositionOwner::Stream(stream) => SessionStreamReader::new(&session, &stream, after, session.over.child_token()),
     };

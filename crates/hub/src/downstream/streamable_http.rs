@@ -73,7 +73,7 @@ pub(super) async fn answer(
         Method::GET | Method::DELETE => None,
         _ => return problem(StatusCode::METHOD_NOT_ALLOWED, message::INVALID_REQUEST, "Use POST, GET or DELETE."),
     };
-    match carried_requests::home(hub, headers, message.as_ref()).await {
+    match carried_requests::home(hub, principal, headers, message.as_ref()).await {
         Ok(None) => {}
         Ok(Some(node)) => {
             // Boxed, because a carried request may be carried on from there.

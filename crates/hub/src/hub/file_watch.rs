@@ -32,9 +32,8 @@ pub async fn follow(hub: Weak<Hub>, path: PathBuf, mut seen: Option<Look>) {
 pub async fn take(hub: &Arc<Hub>, path: &Path) -> Option<Look> {
     let files = hub.options.env.files.clone();
     let seen = look(&files, path).await;
-    let file = path.to_owned();
-    // It fails only when the runtime ends.
-    let Ok(servers) = tokio::task::spawn_blocking(move || read(&*files, &file)).await else { return seen };
+    // There is nothing only when the runtime ends.
+    let Some(servers) = with_files(&files, path, |files, path| read(files, path)).await else { return seen };
     match servers {
         Ok(servers) => {
             tracing::info!(file = %path.display(), servers = servers.len(), "took the servers from the file");
@@ -45,8 +44,19 @@ pub async fn take(hub: &Arc<Hub>, path: &Path) -> Option<Look> {
     seen
 }
 
-/// Looked at on a thread that may wait for a slow disk.
 async fn look(files: &Arc<dyn Files>, path: &Path) -> Option<Look> {
+    with_files(files, path, |files, path| files.look(path).ok()).await.flatten()
+}
+
+/// Does something with a file: on a thread that may wait for a slow disk, unless these files keep none waiting.
+async fn with_files<T: Send + 'static>(
+    files: &Arc<dyn Files>,
+    path: &Path,
+    work: impl FnOnce(&dyn Files, &Path) -> T + Send + 'static,
+) -> Option<T> {
+    if !files.profile().blocks {
+        return Some(work(&**files, path));
+    }
     let (files, path) = (files.clone(), path.to_owned());
-    tokio::task::spawn_blocking(move || files.look(&path).ok()).await.unwrap_or_default()
+    tokio::task::spawn_blocking(move || work(&*files, &path)).await.ok()
 }

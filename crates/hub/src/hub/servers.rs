@@ -48,6 +48,13 @@ pub enum RemoveError {
     Store(#[from] StoreError),
 }
 
+/// Lets a server go. Who calls it from here on learns that it is disconnected.
+pub(crate) async fn halt(backend: &Backend) {
+    let (told, heard) = oneshot::channel();
+    let _ = backend.commands.send(BackendCommand::Remove(told)).await;
+    let _ = heard.await;
+}
+
 impl Hub {
     /// Makes the configured servers these: new ones are started, missing ones removed, changed ones replaced; those that an operator
     /// removed stay away until their entry changes. What was added at run time stays, unless the configuration has the name now; when
@@ -234,18 +241,12 @@ impl Hub {
 
     /// The server is no more.
     async fn stop(&self, key: &BackendKey) {
-        self.halt(key).await;
-        self.memory.forget(key).await;
-    }
-
-    pub(crate) async fn halt(&self, key: &BackendKey) {
         let removed = self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(key);
         if let Some(backend) = removed {
             // Its replacement is announced after it.
-            let (told, heard) = oneshot::channel();
-            let _ = backend.commands.send(BackendCommand::Remove(told)).await;
-            let _ = heard.await;
+            halt(&backend).await;
         }
+        self.memory.forget(key).await;
     }
 
     /// What was added at run time before.

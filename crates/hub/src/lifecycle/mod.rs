@@ -2,10 +2,11 @@
 //! request, and what it leaves behind.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bowline_core::process_pool::PoolLimits;
+use bowline_mutant::mutant;
 use bowline_store::{Holder, LogKind, Store, StoreError};
 use futures_util::StreamExt;
 use serde_json::Value;
@@ -101,12 +102,16 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Ends every backend, so that no child outlives us.
+    /// Ends every backend, so that no child outlives us. Their names stay known: other nodes still carry requests to this one for a while, and
+    /// their clients are not to hear that there is no such tool.
     pub async fn close(&self) {
         self.tasks.closing.cancel();
         for backend in self.all() {
             self.memory.keep(&backend).await;
-            self.halt(&backend.key).await;
+            servers::halt(&backend).await;
+            if mutant("deny-what-was-let-go") {
+                self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(&backend.key);
+            }
         }
         self.context.programs.close();
         if tokio::time::timeout(LEAVE_PATIENCE, self.context.programs.wait()).await.is_err() {

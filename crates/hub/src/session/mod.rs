@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bowline_env::{clock, entropy};
+use bowline_mutant::mutant;
 use bowline_protocol::event::{Draft, EventName};
 use bowline_protocol::{Cursor, Epoch, LogId, Principal, Seq, SessionId};
 use bowline_store::{
@@ -218,6 +219,9 @@ impl HubSession {
     /// Calls that were under way when the last process ended: it is not known whether they ran, and their clients get that as the answer.
     async fn end_cut_streams(&self) -> Result<(), StoreError> {
         for (key, value) in self.store.items(&self.id, "open/").await? {
+            if mutant("leave-a-cut-call-open") {
+                continue;
+            }
             let request: CutRequest = serde_json::from_slice(&value).unwrap_or_default();
             let stream = key.trim_start_matches("open/").to_owned();
             let answer = outcome::cut_by_restart(&request.method).answer;

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bowline_actor::{ActorDirectory, ActorHost, Router};
+use bowline_mutant::mutant;
 use bowline_protocol::{LogId, Principal};
 use bowline_store::{Clock, LogKind, ReadBudget, Record, Store, StoreError};
 use serde::{Deserialize, Serialize};
@@ -117,7 +118,8 @@ impl HubSessions {
         id: &str,
     ) -> Result<Option<Arc<HubSession>>, StoreError> {
         let Some(id) = LogId::parse(id) else { return Ok(None) };
-        let mine = |session: &Arc<HubSession>| session.principal == *principal && !session.over.is_cancelled();
+        let is_owner = |owner: &Principal| owner == principal || mutant("skip-the-owner-of-an-mcp-session");
+        let mine = |session: &Arc<HubSession>| is_owner(&session.principal) && !session.over.is_cancelled();
         match self.get(&id) {
             Some(session) => Ok(Some(session).filter(mine)),
             None => self.open(principal, &id).await,

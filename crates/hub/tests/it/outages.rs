@@ -310,3 +310,23 @@ async fn what_servers_tell_a_session_reaches_it_also_after_it_was_woken_anew() {
     client.ask("resources/subscribe", json!({ "uri": "test://one" })).await;
     while own.message().await["method"] != "notifications/resources/updated" {}
 }
+
+/// One that heard that it is not there would give up a call that goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_in_a_log_that_cannot_be_read_now_is_not_said_to_be_gone() {
+    let store = Shutter::new();
+    let away = support::spec(&json!({ "url": "http://127.0.0.1:9/mcp" }));
+    let hub = hub_with(Options::default(), store.clone(), &[("b", away)]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    // It is dialled again and again, and each attempt is an event.
+    let seen = client.tool("await_activity", json!({ "timeout_ms": 20_000 })).await;
+    assert_ne!(seen["triggered_by"], "timeout");
+    let last = seen["last_event_id"].as_str().unwrap().to_owned();
+    store.shut(|act| match act {
+        Act::Read => Verdict::Refuse(StoreError::Unavailable("just now".into())),
+        _ => Verdict::Pass,
+    });
+    assert_eq!(client.get(Some(&last)).await.status, 503);
+    store.open();
+    assert_eq!(client.get(Some(&last)).await.status, 200, "{last}");
+}

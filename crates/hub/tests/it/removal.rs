@@ -169,3 +169,17 @@ async fn the_name_of_a_removed_server_is_free_for_who_adds_it_again() {
     as_operator(&client, "remove_server", json!({ "name": "b" })).await;
     assert_eq!((listed(&client).await, hub.removed().len()), (Vec::new(), 1), "the one of the file is removed still");
 }
+
+/// Other nodes carry requests to one that is leaving until they have noticed, and their clients are to hear what is so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hub_that_has_let_its_servers_go_does_not_deny_that_they_exist() {
+    let away = spec(&json!({ "url": "http://127.0.0.1:9/mcp" }));
+    let hub = hub_with(Options::default(), store(), &[("b", away)]).await;
+    let (all, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let (one, _) = Client::open(&hub, "alice", Route::One("b".into()), json!({})).await;
+    hub.close().await;
+    for (client, tool) in [(all, "b__echo"), (one, "echo")] {
+        let said = client.tool(tool, json!({})).await;
+        assert_eq!((&said["code"], &said["status"]), (&json!("SERVER_UNAVAILABLE"), &json!("disconnected")), "{said}");
+    }
+}

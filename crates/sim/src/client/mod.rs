@@ -2,6 +2,9 @@
 
 pub mod holder;
 mod job;
+pub mod mcp;
+mod mcp_call;
+pub mod mcp_stranger;
 pub mod observer;
 pub mod producer;
 pub mod stranger;

@@ -74,6 +74,8 @@ struct Disk {
     plan: Plan,
     /// A sync has failed since the last boot: what is on the platter is not what the store believes.
     is_untrue: bool,
+    /// What an operator wrote.
+    installed: BTreeMap<PathBuf, String>,
 }
 
 /// `None` as the first is a creation, as the second a removal.
@@ -126,7 +128,13 @@ impl SimDisk {
             died: None,
             plan: Plan::default(),
             is_untrue: false,
+            installed: BTreeMap::new(),
         })))
+    }
+
+    /// Lays a file down that an operator wrote before all this began. Nothing happens to it.
+    pub fn install(&self, path: &str, text: String) {
+        self.disk().installed.insert(path.into(), text);
     }
 
     fn disk(&self) -> MutexGuard<'_, Disk> {
@@ -263,12 +271,17 @@ impl Files for SimDisk {
         self.lock(dir)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
-    fn look(&self, _: &Path) -> io::Result<Look> {
-        // The node of a simulation has no small files: its settings are made in code.
-        Err(io::ErrorKind::NotFound.into())
+    fn look(&self, path: &Path) -> io::Result<Look> {
+        // Of small files a node has only what an operator wrote: its settings are made in code.
+        let disk = self.disk();
+        let text = disk.installed.get(path).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Look { len: text.len() as u64, mode: 0o600, inode: 1, modified: (0, 0), changed: (0, 0) })
     }
 
     fn read(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+        if let Some(text) = self.disk().installed.get(path) {
+            return Ok(text.clone().into_bytes());
+        }
         let mut bytes = Vec::new();
         read_start(&*self.open_to_read(path)?, bytes_max, &mut bytes)?;
         Ok(bytes)

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::Machine;
+use super::{BACKEND, Machine, SERVER, UNHEARD_MS};
 
 /// One connection: what each side wrote is in its pipe, the client's first.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub struct SimLink {
     pub dropped_at: [Option<u64>; 2],
     /// A machine of its was off since: whatever reaches that is answered with a reset.
     pub is_stale: bool,
+    /// When the kernel of the one who dialled gives it up, if that watches over it and hears nothing.
+    pub unheard_until: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +54,20 @@ pub enum LinkFate {
 }
 
 impl SimLink {
+    pub fn fall_silent(&mut self, now: u64) {
+        self.fate = LinkFate::Silent;
+        if self.machines[SERVER] == BACKEND {
+            self.unheard_until.get_or_insert(now + UNHEARD_MS);
+        }
+    }
+
+    pub fn give_up_if_unheard(&mut self, now: u64) {
+        if self.unheard_until.is_some_and(|until| until <= now) {
+            self.unheard_until = None;
+            self.reset(now);
+        }
+    }
+
     pub fn reset(&mut self, at: u64) {
         for pipe in &mut self.pipes {
             if !matches!(pipe.end, Some((when, _)) if when <= at) {

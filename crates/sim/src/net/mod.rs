@@ -29,6 +29,10 @@ const WINDOW_BYTES: usize = 16 << 10;
 /// A client that gets no answer to its first packet sends it again so much later.
 const SYN_AGAIN: Duration = Duration::from_millis(1000);
 
+/// A connection to the backend that is silent is given up by the kernel so much later, as `env/net` has it. Other servers are not dialled by
+/// nodes, but for Redis, whose answers the store waits for in a shorter time.
+const UNHEARD_MS: u64 = 30_000;
+
 /// How bad the network is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
@@ -67,10 +71,16 @@ pub const CLIENTS: Machine = 0;
 /// The nodes are this machine and the ones behind it.
 pub const FIRST_NODE: Machine = 1;
 pub const REDIS: Machine = 99;
+/// Where the MCP server is that the hub has behind it.
+pub const BACKEND: Machine = 98;
 
-/// The address of a node, or of Redis.
+/// The address of a node, of Redis, or of the backend.
 pub fn address(machine: Machine) -> SocketAddr {
-    let port = if machine == REDIS { 6379 } else { 8080 };
+    let port = match machine {
+        REDIS => 6379,
+        BACKEND => 3000,
+        _ => 8080,
+    };
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, machine)), port)
 }
 
@@ -161,6 +171,7 @@ impl SimNet {
         net.now_ms = now_ms;
         let mut is_busy = false;
         for link in net.links.values_mut() {
+            link.give_up_if_unheard(now_ms);
             for pipe in &mut link.pipes {
                 is_busy |= pipe.deliver(now_ms);
             }
@@ -191,7 +202,7 @@ impl SimNet {
             if link.machines.contains(&machine) {
                 match death {
                     Death::Killed => link.reset(now + 1),
-                    Death::PowerCut => link.fate = LinkFate::Silent,
+                    Death::PowerCut => link.fall_silent(now),
                 }
             }
         }
@@ -250,7 +261,8 @@ impl Net {
         };
         self.next_link += 1;
         let id = self.next_link;
-        let link = SimLink { machines, pipes: Default::default(), fate, dropped_at: [None; 2], is_stale: false };
+        let pipes = Default::default();
+        let link = SimLink { machines, pipes, fate, dropped_at: [None; 2], is_stale: false, unheard_until: None };
         self.links.insert(id, link);
         if let Some(server) = self.servers.get_mut(&machines[SERVER]) {
             server.waiting.push_back(id);
@@ -298,7 +310,7 @@ impl Net {
             }
             LinkFate::Silence { side: silent, at: limit } if silent == side && before + taken.len() as u64 >= limit => {
                 link.pipes[side].push(at, &taken[..passes(limit)]);
-                link.fate = LinkFate::Silent;
+                link.fall_silent(now);
                 let who = ["to server", "to client"][side];
                 self.trace.fault("half-open", "network", format_args!("link {id} {who} at byte {limit}"));
             }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use bowline_core::backend::DialError;
 use bowline_core::upstream_session::PostFailure;
 use bowline_env::http::{Endpoint, Response};
+use bowline_mutant::mutant;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -246,6 +247,9 @@ impl HttpTransport {
     }
 
     fn lane(self: &Arc<Self>, caller: &Caller) -> Arc<BackendSession<HttpSession>> {
+        if mutant("give-all-clients-one-session") {
+            return self.shared.clone();
+        }
         let (lane, gone) = self.lanes.of(caller);
         if let Some(gone) = gone {
             let transport = self.clone();

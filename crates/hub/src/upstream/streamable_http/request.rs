@@ -11,6 +11,7 @@ use bowline_core::upstream_session::{
 };
 use bowline_env::clock;
 use bowline_env::http::Response;
+use bowline_mutant::mutant;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -284,7 +285,11 @@ impl HttpTransport {
         }
         let body = Bytes::from(body.get().to_owned());
         self.dial.http.send(Method::POST, &self.endpoint, all, body).await.map_err(|error| PostError {
-            failure: if error.is_unsent { PostFailure::NotSent } else { PostFailure::Unknown },
+            failure: if error.is_unsent || mutant("take-a-cut-for-unsent") {
+                PostFailure::NotSent
+            } else {
+                PostFailure::Unknown
+            },
             why: error.why,
         })
     }
