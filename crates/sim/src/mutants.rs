@@ -75,6 +75,7 @@ pub const FLAWS: &[PlantedFlaw] = &[
     flaw("forget-what-was-not-acked", "what was not acked is forgotten when the log begins a new epoch"),
     flaw("leave-the-dead-their-leases", "the leases of a dead node are not taken"),
     flaw("take-the-leases-of-the-living", "a node takes leases that others hold"),
+    flaw("leave-what-a-loss-left", "a node does not look after what a loss of Redis has left behind"),
 ];
 
 #[cfg(test)]
