@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 
 use crate::client::holder::HoldingClient;
 use crate::client::observer::ObservingClient;
+use crate::client::repeater::RepeatingClient;
 use crate::client::{Clients, SharedSession, producer, stranger, turns};
 use crate::dice::Dice;
 use crate::disk::{Death, Plan, SimDisk};
@@ -147,6 +148,7 @@ pub fn run(seed: u64, readable: bool) -> anyhow::Result<Outcome> {
     }
     world.calm_down();
     world.wait_for_clients("is not done")?;
+    world.repeat(&sessions, &dice)?;
     let logs = world.audit(&sessions, &dice)?;
     world.oracle.judge(&logs);
     for panic in PANICS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -443,6 +445,26 @@ impl World {
             self.tick()?;
         }
         Ok(())
+    }
+
+    /// In half of the histories in which nothing was lost, the machine is started anew and each message is sent once more.
+    fn repeat(&mut self, sessions: &[SharedSession], dice: &Dice) -> anyhow::Result<()> {
+        let mut dice = dice.fork(900);
+        if self.oracle.has_losses() || dice.percent(50) {
+            return Ok(());
+        }
+        self.trace.note("world", "starts the servers anew, and repeats what was said");
+        for at in 0..self.nodes.len() {
+            self.down(at, Death::Killed, 100);
+        }
+        {
+            let _entered = self.runtime.enter();
+            for (n, session) in sessions.iter().enumerate().filter(|(_, session)| session.id().is_some()) {
+                let who = format!("repeater-{n}");
+                self.clients.spawn(&who, RepeatingClient::new(&self.clients, session, &who, dice.fork(n as u64)).run());
+            }
+        }
+        self.wait_for_clients("could not repeat what was said")
     }
 
     /// Reads every session once more from its start. Returns of which epochs each log consists, and how far each goes.
