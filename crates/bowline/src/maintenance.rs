@@ -16,6 +16,7 @@ use futures_util::StreamExt;
 use crate::alias;
 use crate::config::Config;
 use crate::logs::Logs;
+use crate::logs::placement::Location;
 use crate::metrics::{self, Metrics};
 use crate::session::actor::SessionActor;
 use crate::session::background;
@@ -121,29 +122,52 @@ impl Maintenance {
 
     /// Another node is dead: what it had in hand is continued or ended here, unless a third was faster.
     pub async fn take_over(&self, node: &Holder) -> Result<(), StoreError> {
+        let (sessions, tasks) = self.take_up(Some(node)).await?;
+        self.hub.take_over(node).await?;
+        tracing::info!(%node, sessions, tasks, "took over from a dead node");
+        Ok(())
+    }
+
+    /// The store has lost what it had answered, perhaps the end of a run whose session is not awake any more. What no living
+    /// node has in hand is continued or ended here, unless another was faster; what is awake here looks whether it still stands.
+    pub async fn take_up_after_loss(&self) -> Result<(), StoreError> {
+        self.sessions.verify_all();
+        self.tasks.verify_all();
+        let (sessions, tasks) = self.take_up(None).await?;
+        tracing::info!(sessions, tasks, "looked after what the store has lost");
+        Ok(())
+    }
+
+    /// Activates what needs care and was a dead node's, or without one, what no other node has. Says how much.
+    async fn take_up(&self, dead: Option<&Holder>) -> Result<(u64, u64), StoreError> {
         let (mut sessions, mut tasks) = (0u64, 0u64);
         // What is ended here is taken from what is counted here, so it has to be counted first.
         self.recount().await?;
         for (log, stored) in self.logs.store.list(LogKind::Session, None).await? {
             let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
-            if needs_care(&record) && self.logs.store.holder(&log).await?.as_ref() == Some(node) {
+            if needs_care(&record) && self.is_left(&log, dead).await? {
                 sessions += 1;
                 let actor = SessionActor::new(self.sessions.clone(), log, stored.owner.clone(), record);
-                // It takes the lease, and sees to the rest.
+                // It takes the lease, and sees to the rest. One that is awake stays as it is.
                 ActorDirectory::install(actor);
             }
         }
         for (log, stored) in self.logs.store.list(LogKind::Task, None).await? {
             let Some((id, record)) = task_of(&log, &stored) else { continue };
-            if task_needs_care(&record) && self.logs.store.holder(&log).await?.as_ref() == Some(node) {
+            if task_needs_care(&record) && self.is_left(&log, dead).await? {
                 tasks += 1;
                 let actor = TaskActor::new(self.tasks.clone(), id, stored.owner.clone(), record, None);
                 ActorDirectory::install(actor);
             }
         }
-        self.hub.take_over(node).await?;
-        tracing::info!(%node, sessions, tasks, "took over from a dead node");
-        Ok(())
+        Ok((sessions, tasks))
+    }
+
+    async fn is_left(&self, log: &LogId, dead: Option<&Holder>) -> Result<bool, StoreError> {
+        Ok(match dead {
+            Some(_) => self.logs.store.holder(log).await?.as_ref() == dead,
+            None => matches!(self.logs.placement.locate(log).await?, Location::Here),
+        })
     }
 
     /// Whether the session of a task keeps how it ended. Then its tombstone stays, to lead requests there.

@@ -9,7 +9,11 @@ use serde_json::json;
 
 use crate::oracle::Oracle;
 
-/// Messages are `say TAG N MS`, `ask TAG` and `fail TAG N MS`.
+/// What an agent panics with that dies as it was asked to.
+#[derive(Debug)]
+pub struct AgentDies;
+
+/// Messages are `say TAG N MS`, `ask TAG` and `fail TAG N MS`. Of those that fail, one in two dies instead of saying so.
 #[derive(Debug)]
 pub struct SimAgent {
     oracle: Oracle,
@@ -60,6 +64,10 @@ impl Agent for SimAgent {
         for n in said + 1..=count {
             run.emit.partial_answer(piece(tag, n)).await?;
             run.pause(Duration::from_millis(pause_ms)).await?;
+        }
+        if verb == "fail" && count.is_multiple_of(2) {
+            self.oracle.agent_died(tag);
+            std::panic::panic_any(AgentDies);
         }
         if verb == "fail" { Err(AgentError::failed("as it was asked to")) } else { Ok(Answer::text(answer(text))) }
     }

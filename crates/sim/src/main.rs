@@ -70,6 +70,7 @@ fn plant(_: &str) -> bool {
 
 /// What can be done to a server; each must have been done in a run with a floor.
 const KINDS: &[&str] = &[
+    "agent dies",
     "backend dies",
     "backend forgets",
     "backend pauses",

@@ -222,6 +222,11 @@ impl Oracle {
         }
     }
 
+    /// The agent dies in the middle of its work on a message.
+    pub fn agent_died(&self, tag: &str) {
+        self.facts().trace.fault("agent dies", "agent", tag);
+    }
+
     pub fn granted(&self, session: &str, link: u64, claimed_ms: u64) {
         let mut facts = self.facts();
         let granted_ms = facts.trace.now_ms();

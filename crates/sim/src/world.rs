@@ -1,22 +1,24 @@
 //! One history from its first tick to its judgement: time, the server's lives and deaths, faults, then quiet.
 
+mod end;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline::config::Config;
 use bowline_env::{Network as _, entropy};
 use tokio::runtime::Runtime;
 
+use crate::agent::AgentDies;
 use crate::client::holder::HoldingClient;
 use crate::client::observer::ObservingClient;
 use crate::client::{Clients, SharedSession, mcp, mcp_stranger, producer, stranger, turns};
 use crate::dice::Dice;
-use crate::disk::{Death, Plan, SimDisk};
+use crate::disk::{Death, SimDisk};
 use crate::host::{self, OWNERS, SimHost, run_for};
 use crate::mcp::host::BackendHost;
-use crate::net::{CLIENTS, FIRST_NODE, Machine, MachineNet, REDIS, SimNet, Weather, address};
-use crate::oracle::{LogEpochs, Oracle, Promises};
+use crate::net::{CLIENTS, FIRST_NODE, Machine, MachineNet, REDIS, SimNet, address};
+use crate::oracle::{Oracle, Promises};
 use crate::redis::server::{RedisKeeping, SimRedis};
 use crate::scenario::{PlannedFault, Scenario, Setup};
 use crate::trace::Trace;
@@ -95,6 +97,9 @@ impl SimNode {
 /// Runs the history of a seed.
 pub fn run(seed: u64, readable: bool) -> anyhow::Result<Outcome> {
     std::panic::set_hook(Box::new(|panic| {
+        if panic.payload().is::<AgentDies>() {
+            return;
+        }
         PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string());
     }));
     let _entropy = entropy::seed(seed);
@@ -151,6 +156,7 @@ pub fn run(seed: u64, readable: bool) -> anyhow::Result<Outcome> {
     }
     world.calm_down();
     world.wait_for_clients("is not done")?;
+    world.repeat(&sessions, &dice)?;
     let logs = world.audit(&sessions, &dice)?;
     world.oracle.judge(&logs);
     for panic in PANICS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -432,57 +438,5 @@ impl World {
             self.trace.note("server", "is restarted by a person, since a sync failed");
             self.down(0, Death::Killed, 500);
         }
-    }
-
-    /// The faults stop.
-    fn calm_down(&mut self) {
-        self.trace.note("world", "is quiet from now on");
-        self.faults.clear();
-        self.net.set_weather(Weather::default());
-        self.disk.plan(|plan| *plan = Plan::default());
-        (self.full_until, self.slow_until) = (0, 0);
-        for node in &mut self.nodes {
-            node.boots_at = node.boots_at.min(self.now_ms);
-            node.paused_until = node.paused_until.min(self.now_ms);
-        }
-        self.redis_at = self.redis_at.map(|at| at.min(self.now_ms));
-        self.redis.iter().for_each(SimRedis::calm);
-        self.backend.iter_mut().for_each(|backend| backend.calm_down(self.now_ms));
-        self.clients.is_quiet.store(true, Ordering::Relaxed);
-    }
-
-    /// Liveness: every client comes to its end.
-    fn wait_for_clients(&mut self, otherwise: &str) -> anyhow::Result<()> {
-        let until = self.now_ms + QUIET_MAX_MS;
-        while !self.clients.left().is_empty() {
-            if self.now_ms > until {
-                for who in self.clients.left() {
-                    self.oracle.violate(&who, format_args!("{otherwise} {QUIET_MAX_MS} ms after the faults stopped"));
-                }
-                break;
-            }
-            self.tick()?;
-        }
-        Ok(())
-    }
-
-    /// Reads every session once more from its start. Returns of which epochs each log consists, and how far each goes.
-    fn audit(&mut self, sessions: &[SharedSession], dice: &Dice) -> anyhow::Result<Vec<LogEpochs>> {
-        let logs: Arc<Mutex<Vec<LogEpochs>>> = Arc::default();
-        {
-            let _entered = self.runtime.enter();
-            for (n, session) in sessions.iter().enumerate().filter(|(_, session)| session.id().is_some()) {
-                let who = format!("auditor-{n}");
-                let auditor = ObservingClient::new(&self.clients, session, &who, dice.fork(1000 + n as u64));
-                let logs = logs.clone();
-                self.clients.spawn(&who, async move {
-                    let log = auditor.audit().await;
-                    logs.lock().unwrap_or_else(PoisonError::into_inner).push(log);
-                });
-            }
-        }
-        self.wait_for_clients("could not read its session")?;
-        let logs = logs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(logs)
     }
 }

@@ -86,7 +86,8 @@ impl Cluster {
             return Err((command, refusal));
         }
         let (ask, number) = match command.ask {
-            TaskRequest::Look => (TaskAsk::Look, 0),
+            // The node that has it verifies it by itself.
+            TaskRequest::Look | TaskRequest::Verify => (TaskAsk::Look, 0),
             TaskRequest::Append(Append { place, chunks, reply }) => {
                 let reply = move |answer| match answer {
                     Ok(NodeAnswer::Appended(appended)) => reply.send(appended.map(Into::into)),

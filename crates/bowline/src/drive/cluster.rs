@@ -11,9 +11,11 @@ use bowline_actor::ActorHost as _;
 use bowline_core::peers::Sign;
 use bowline_env::{clock, entropy};
 use bowline_hub::{Hub, serve_neighbour};
+use bowline_mutant::mutant;
 use bowline_protocol::{Epoch, LogId, Seq};
 use bowline_store::{
-    Commit, Fence, Followed, Follower, Holder, LogKind, ReadLimit, Record, Release, Start, StoreError, WakeSet,
+    Commit, Committed, Fence, Followed, Follower, Holder, LogKind, ReadLimit, Record, Release, Start, StoreError,
+    WakeSet,
 };
 use tokio::sync::mpsc;
 
@@ -184,19 +186,25 @@ pub async fn heartbeats(member: Arc<ClusterMember>) {
     let cluster = &member.cluster;
     let every = cluster.ttl / 8;
     let (mut beat, mut due, mut shown) = (1, clock::now(), cluster.clock.uptime());
+    let mut epoch: Option<Epoch> = None;
     loop {
         let now = clock::now();
         if now >= due {
             due = now + every;
             beat += 1;
             let mut given = send_heartbeat(&member, beat, false).await;
-            if given == Err(StoreError::NoSuchLog) {
+            if matches!(given, Err(StoreError::NoSuchLog)) {
                 // The others have removed what they took for the last trace of a dead node, or the store has lost it.
                 run_all(&member, cluster.renew("its record was gone"));
                 given = register(&member, beat).await;
             }
             match &given {
-                Ok(()) => {
+                Ok(stored) => {
+                    let was = epoch.replace(stored.epoch.clone());
+                    if was.is_some_and(|was| was != stored.epoch) && !mutant("leave-what-a-loss-left") {
+                        // The log of this node is in another epoch, so what the store had answered last may be gone.
+                        look_after_loss(&member);
+                    }
                     let uptime = cluster.clock.uptime();
                     if uptime.saturating_sub(shown) >= cluster.ttl * 3 / 4 {
                         // Others may have taken what was ours. Each session finds out for itself.
@@ -208,7 +216,7 @@ pub async fn heartbeats(member: Arc<ClusterMember>) {
                 Err(error) => tracing::warn!(%error, "the heartbeat could not be written"),
             }
             let is_shown = given.is_ok();
-            cluster.note_heartbeat(given.map_err(|error| error.to_string()));
+            cluster.note_heartbeat(given.map(drop).map_err(|error| error.to_string()));
             look_at_peers(&member).await;
             if is_shown {
                 cluster.settle_locks().await;
@@ -275,19 +283,30 @@ fn take_over(member: &Arc<ClusterMember>, node: Holder) {
     });
 }
 
+fn look_after_loss(member: &Arc<ClusterMember>) {
+    tracing::warn!("the store has lost what it had answered; what that left behind is taken up");
+    let (maintenance, retry_every) = (member.maintenance.clone(), member.cluster.ttl / 8);
+    tokio::spawn(async move {
+        while let Err(error) = maintenance.take_up_after_loss().await {
+            tracing::warn!(%error, "what a loss of the store left behind could not all be taken up; it is tried again");
+            tokio::time::sleep(retry_every).await;
+        }
+    });
+}
+
 /// Writes this node's record, which is its heartbeat.
-pub async fn send_heartbeat(member: &ClusterMember, beat: u64, left: bool) -> Result<(), StoreError> {
-    member.cluster.store.commit(sign(member, beat, left)).await.map(drop)
+pub async fn send_heartbeat(member: &ClusterMember, beat: u64, left: bool) -> Result<Committed, StoreError> {
+    member.cluster.store.commit(sign(member, beat, left)).await
 }
 
 /// The same for one that has no record: makes its log.
-async fn register(member: &ClusterMember, beat: u64) -> Result<(), StoreError> {
+async fn register(member: &ClusterMember, beat: u64) -> Result<Committed, StoreError> {
     let mut commit = sign(member, beat, false);
     commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });
     match member.cluster.store.commit(commit).await {
         // An earlier attempt was kept after all.
         Err(StoreError::Exists) => send_heartbeat(member, beat, false).await,
-        done => done.map(drop),
+        done => done,
     }
 }
 

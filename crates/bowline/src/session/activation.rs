@@ -270,9 +270,12 @@ impl SessionActor {
         self.count_presence();
     }
 
-    /// After this node was away for so long that others may have taken what is its own.
+    /// After this node was away for so long that others may have taken what is its own, or the store has lost what it had
+    /// answered. A commit says whether the last one still stands.
     pub(super) async fn verify(&mut self) {
-        if !matches!(self.shared.logs.placement.locate(&self.log).await, Ok(Location::Here)) {
+        if matches!(self.shared.logs.placement.locate(&self.log).await, Ok(Location::Here)) {
+            self.flush().await;
+        } else {
             self.writer.reset();
         }
     }

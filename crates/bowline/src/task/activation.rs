@@ -131,6 +131,7 @@ impl Actor for TaskActor {
                     reply.send(answered.map(Box::new));
                 }
                 TaskRequest::Look => self.look().await,
+                TaskRequest::Verify => self.verify().await,
             }
         }
         self.append_all(appends).await;

@@ -92,6 +92,14 @@ impl TaskActor {
         self.tell_session().await;
     }
 
+    /// Writes its record: a commit is refused as one in doubt if the last one is gone.
+    pub(super) async fn verify(&mut self) {
+        let record = self.record.clone();
+        if let Err(refusal) = self.commit(&[], Vec::new(), Some(record)).await {
+            tracing::debug!(task = %self.id, %refusal, "a task could not be verified");
+        }
+    }
+
     /// The id that its events carry: that of its session, or its own.
     pub(super) fn session(&self) -> SessionId {
         self.record.session.clone().unwrap_or_else(|| SessionId::from(&self.log))

@@ -26,6 +26,8 @@ pub enum TaskRequest {
     },
     /// Its session may not have heard of its end yet; or its producer may be gone.
     Look,
+    /// The store has lost what it had answered: does the last commit of this task still stand?
+    Verify,
 }
 
 impl TaskCommand {
@@ -38,7 +40,7 @@ impl TaskCommand {
         match self.ask {
             TaskRequest::Append(append) => append.reply.send(Err(refusal.clone())),
             TaskRequest::End { reply, .. } => reply.send(Err(refusal.clone())),
-            TaskRequest::Look => {}
+            TaskRequest::Look | TaskRequest::Verify => {}
         }
     }
 }

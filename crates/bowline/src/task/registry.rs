@@ -228,6 +228,12 @@ impl Tasks {
         Ok(answer)
     }
 
+    /// Lets every actor look whether what it has stored is still there.
+    pub fn verify_all(&self) {
+        // One that is too busy to take it finds out when it writes.
+        self.directory.offer(|| Box::new(TaskCommand::new(TaskRequest::Verify)));
+    }
+
     /// Ends a task, if it has not ended yet.
     pub async fn end(
         self: &Arc<Self>,

@@ -462,6 +462,7 @@ impl HoldingClient {
 
     fn finish_job(&mut self) {
         let job = self.jobs.remove(0);
+        self.session.note_answered(&job.tag, &job.text);
         self.done.push(job);
         (self.is_accepted, self.running) = (false, None);
         self.said.clear();

@@ -7,6 +7,7 @@ mod mcp_call;
 pub mod mcp_stranger;
 pub mod observer;
 pub mod producer;
+pub mod repeater;
 pub mod stranger;
 pub mod turns;
 
@@ -87,6 +88,8 @@ struct SessionFacts {
     acked: AtomicU64,
     /// A holder has sent a cancel, which stops whatever runs.
     is_cancelled: AtomicBool,
+    /// Messages that have had their answer: key and text.
+    answered: Mutex<Vec<(String, String)>>,
 }
 
 impl SharedSession {
@@ -101,6 +104,7 @@ impl SharedSession {
             was_made: AtomicBool::default(),
             acked,
             is_cancelled: AtomicBool::default(),
+            answered: Mutex::default(),
         }))
     }
 
@@ -156,6 +160,14 @@ impl SharedSession {
     /// What all holders have acknowledged, at the most.
     pub fn acked(&self) -> u64 {
         self.0.acked.load(Ordering::Relaxed)
+    }
+
+    pub fn note_answered(&self, key: &str, text: &str) {
+        lock(&self.0.answered).push((key.to_owned(), text.to_owned()));
+    }
+
+    pub fn answered(&self) -> Vec<(String, String)> {
+        lock(&self.0.answered).clone()
     }
 
     pub fn holder_is_done(&self) {
