@@ -543,7 +543,7 @@ fn the_crates_depend_one_way() {
     );
 }
 
-/// The top-level modules of one crate, and which others each names through `crate::`.
+/// The top-level modules of one crate, and which others each names through `crate::`, also by what lib.rs re-exports of them.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The imports of each crate, read from all its sources.
@@ -558,13 +558,37 @@ fn imports(sources: &[Source]) -> BTreeMap<String, Imports> {
             modules.entry(module.to_owned()).or_default().extend(named_modules(&code.join("\n")));
         }
     }
-    for modules in crates.values_mut() {
+    for (name, modules) in &mut crates {
         let known: BTreeSet<String> = modules.keys().cloned().collect();
+        let first_page = sources.iter().find(|source| source.path == format!("{name}/src/lib.rs"));
+        let homes = first_page.map(re_exports).unwrap_or_default();
         for (module, named) in modules {
-            named.retain(|name| name != module && known.contains(name));
+            let named_here = std::mem::take(named).into_iter();
+            let resolved = named_here.map(|name| if known.contains(&name) { name } else { home_of(&homes, name) });
+            *named = resolved.filter(|home| known.contains(home) && home != module).collect();
         }
     }
     crates
+}
+
+/// The names that a crate's first page re-exports, each with the module that it is from.
+fn re_exports(first_page: &Source) -> BTreeMap<String, String> {
+    let code: Vec<&str> = first_page.code().into_iter().map(|(_, line)| line).collect();
+    let code = code.join("\n");
+    let mut homes = BTreeMap::new();
+    for use_of in code.split("pub use ").skip(1).chain(code.split("pub(crate) use ").skip(1)) {
+        let path = use_of.split(';').next().unwrap_or_default();
+        let mut names = words(path).filter(|word| !word.is_empty());
+        if let Some(home) = names.by_ref().find(|word| !["crate", "self"].contains(word)) {
+            homes.extend(names.map(|name| (name.to_owned(), home.to_owned())));
+        }
+    }
+    homes
+}
+
+/// The module that a name is from, if the first page re-exports it.
+fn home_of(homes: &BTreeMap<String, String>, name: String) -> String {
+    homes.get(&name).cloned().unwrap_or(name)
 }
 
 /// The first names of all paths that begin with `crate::`, also within `crate::{…}`.
@@ -749,14 +773,16 @@ fn each_rule_can_fail() {
     assert_eq!(too_long(&long).len(), 1);
     let module = |path: &str, text: &str| Source { path: path.into(), text: text.into() };
     let cycle = [
-        module("core/src/lib.rs", "use crate::a;"),
+        module("core/src/lib.rs", "use crate::a;\npub use e::{\n    E,\n    one_of,\n};\npub use f::F;"),
         module("core/src/a.rs", "use crate::{d::{x, y}, b};"),
         module("core/src/b/mod.rs", "//! crate::a is below."),
         module("core/src/b/inner.rs", "fn f() { crate::c::g() }"),
         module("core/src/c.rs", "use crate::a::A;\n#[cfg(test)]\nmod tests {\nuse crate::d;\n}"),
         module("core/src/d.rs", ""),
+        module("core/src/e.rs", "use crate::{F, d};"),
+        module("core/src/f.rs", "use crate::one_of;"),
     ];
-    assert_eq!(on_cycles(&imports(&cycle)["core"]), ["a", "b", "c"].map(str::to_owned).into());
+    assert_eq!(on_cycles(&imports(&cycle)["core"]), ["a", "b", "c", "e", "f"].map(str::to_owned).into());
     let twice = [
         module("core/src/link.rs", "pub struct Link;\nstruct Phase;"),
         module("client/src/link.rs", "pub(super) enum Link {}\npub enum Phase {}"),
