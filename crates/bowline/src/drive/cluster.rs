@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_actor::ActorHost as _;
+use bowline_core::Resume;
 use bowline_core::peers::Sign;
 use bowline_env::{clock, entropy};
 use bowline_hub::{Hub, serve_neighbour};
-use bowline_protocol::{Epoch, LogId, Seq};
+use bowline_protocol::{Cursor, Epoch, LogId, Seq};
 use bowline_store::{
     Commit, Fence, Followed, Follower, Holder, LogKind, ReadLimit, Record, Release, Start, StoreError, WakeSet,
 };
@@ -72,7 +73,8 @@ pub async fn inbox(member: Arc<ClusterMember>) {
             Ok(Followed::Epoch(extent)) => {
                 dispatch(&workers, cluster.renew("its inbox was lost"));
                 // What was read before stays read: only numbers of the new epoch may have been given twice.
-                follower.seek(follower.position().min(extent.epoch_first).max(extent.first));
+                let mark = Cursor { epoch: Some(follower.epoch().clone()), seq: follower.position().prev() };
+                follower.seek(Resume::behind_mark(&extent, &mark).start(&extent));
                 follower.enter(&extent.epoch);
             }
             Ok(Followed::Idle) => {
