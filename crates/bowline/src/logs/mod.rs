@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use bowline_env::{Clock, clock};
 use bowline_protocol::{Epoch, LogId, Refusal, Seq};
-use bowline_store::{
-    Commit, Committed, Followed, Follower, Leased, LeasedLog, ReadLimit, Store, StoreError, Trimmed, WakeSet,
-};
+use bowline_store::{Commit, Committed, Followed, Follower, LeasedLog, ReadLimit, Store, StoreError, Trimmed, WakeSet};
 use sha2::{Digest, Sha256};
 
 use crate::metrics::Metrics;
@@ -76,19 +74,20 @@ impl Logs {
 
     /// Writes once to a log that no node has in hand for long. If another one has it just now, that is waited for.
     pub async fn write_once(&self, commit: Commit) -> Result<Committed, StoreError> {
-        let log = commit.log.clone();
+        let mut writer = self.writer(&commit.log);
         for _ in 0..HELD_TRIES {
-            match self.placement.lease(&log).await? {
-                Leased::Held(_) => tokio::time::sleep(HELD_RETRY).await,
-                Leased::Granted(fence) => {
-                    let committed = self.commit(Commit { fence, ..commit }).await;
-                    self.placement.give_back(&log, fence).await;
-                    return committed;
+            match writer.acquire().await {
+                Err(StoreError::Held(_)) => tokio::time::sleep(HELD_RETRY).await,
+                leased => {
+                    leased?;
+                    break;
                 }
             }
         }
-        let leased = self.placement.lease(&log).await;
-        leased.and_then(Leased::fence).and_then(|_| Err(StoreError::Unavailable("held".into())))
+        writer.acquire().await?;
+        let committed = self.commit_leased(&mut writer, commit).await;
+        writer.give_back_for_good().await;
+        committed
     }
 
     /// Does something that only one may do at a time, on this node and on all others.
