@@ -16,7 +16,7 @@ use axum::routing::{get, post};
 use super::chat::ChatState;
 use super::endpoints;
 
-pub use error::in_the_apis_shape;
+pub use error::{cut_off, in_the_apis_shape};
 pub use webhook::announcer;
 
 endpoints! {
