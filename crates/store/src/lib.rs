@@ -1,6 +1,6 @@
 //! The durable storage of Bowline: append-only logs of events, and a directory of what they are for.
 //!
-//! No HTTP and no rules live here. All stores owe the same promises and pass the same [`contract`] suite.
+//! No HTTP and no rules live here. All stores owe the same promises and pass the same contract suite (`contract`, for tests).
 //!
 //! | module | has |
 //! |---|---|
@@ -86,6 +86,7 @@
 
 pub mod budget;
 pub mod commit;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod contract;
 pub mod disk;
