@@ -366,3 +366,41 @@ async fn clean_up(cluster: &Cluster) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hub::Backends;
+
+    /// What a node's record says of its backends, for operators who ask another node. A change that makes this fail breaks a rolling
+    /// upgrade: what a node does not know is passed on, and what an older one does not say is left out.
+    #[test]
+    fn what_a_record_says_of_backends_is_written_as_it_was() {
+        let record = serde_json::json!({
+            "beat": 3, "version": "0.1.0", "incarnation": 2, "wire": 1, "address": "127.0.0.1:1", "started_ms": 5,
+            "backends": {
+                "backends": [
+                    {
+                        "name": "files", "owner": null, "configured": true, "command": "files", "status": "connected",
+                        "connected": true, "connectedAt": "2026-01-01T00:00:00Z", "protocolVersion": "2025-11-25", "tools": 2,
+                        "calls": { "total": 1, "open": 0, "outcomes": { "ok": 1 }, "meanMs": 1.5, "lastMs": 1.5 },
+                        "serverInfo": { "name": "files" }, "newer": 1,
+                    },
+                    {
+                        "name": "search", "owner": "ann", "url": "http://s", "status": "reconnecting", "connected": false,
+                        "lastError": "refused", "reconnectAttempt": 2, "nextRetryMs": 500, "healthStatus": "degraded",
+                        "consecutiveHealthFailures": 1, "tools": 0,
+                    },
+                ],
+                "removed": [{ "name": "old", "url": "http://o", "removedAt": "2026-01-01T00:00:00Z" }],
+            },
+        });
+        let read: NodeRecord = serde_json::from_value(record.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), record);
+        let backends: Backends = serde_json::from_value(read.backends).unwrap();
+        assert_eq!(serde_json::to_value(backends).unwrap(), record["backends"]);
+        let older = serde_json::json!({ "backends": [{ "name": "files", "status": "connected", "connected": true }] });
+        let older: Backends = serde_json::from_value(older).unwrap();
+        assert_eq!(serde_json::to_value(older).unwrap()["removed"], serde_json::json!([]));
+    }
+}

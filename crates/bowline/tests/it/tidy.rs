@@ -272,7 +272,7 @@ fn dialects_named_elsewhere(source: &Source) -> Vec<String> {
             let rest = text.strip_prefix(begin);
             rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'))
         };
-        fields.contains(&text) || states.iter().any(|begin| begins_like(&begin))
+        fields.contains(&text) || states.iter().any(begins_like)
     };
     let names_a_chunk = |line: &str| {
         words(line).any(|word| chunk_types.contains(&word)) || literals(line).into_iter().any(is_of_a_chunk)
