@@ -2,12 +2,11 @@
 
 use bowline_mutant::mutant;
 use bowline_protocol::{Cursor, Epoch, ErrorCode, Extent, Seq, StreamCursor};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Five answers, not a list that may be empty: "nothing new" and "too late" look the same as an empty list and are
 /// opposite facts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
     CaughtUp,
     Replay {
@@ -25,7 +24,6 @@ pub enum Resume {
     /// that is known.
     OtherEpoch {
         first: Seq,
-        #[serde(default)]
         lost: u64,
     },
     AheadOfLog,
