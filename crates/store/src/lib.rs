@@ -8,6 +8,7 @@
 //! | [`commit`] | the one way to change a log, its record and its items |
 //! | [`leased_log`] | a log under a lease, which takes a new lease after a commit in doubt |
 //! | [`follow`] | reading a log to its end and waiting for more; the wake-ups |
+//! | [`read_through`](mod@read_through) | reading a log to its end, without waiting |
 //! | [`budget`] | the memory that readers may take together |
 //!
 //! ## The store on a disk
@@ -93,6 +94,7 @@ pub mod disk;
 pub mod follow;
 pub mod leased_log;
 pub mod memory;
+pub mod read_through;
 pub mod redis;
 mod sync;
 
@@ -112,6 +114,7 @@ pub use commit::{
 pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
 pub use follow::{FollowError, Followed, Follower, TailGuard, WakeSet};
 pub use leased_log::{Changed, LeasedLog, Lessor, SharedLessor};
+pub use read_through::{Passed, read_through};
 pub use redis::{RedisOptions, RedisStore, RedisUrl};
 
 /// Append-only logs with numbered events.
