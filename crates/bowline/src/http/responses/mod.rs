@@ -4,6 +4,7 @@ mod create;
 pub(crate) mod error;
 mod found;
 mod input;
+mod items;
 pub(crate) mod models;
 mod request;
 pub(crate) mod show;
