@@ -481,12 +481,10 @@ impl MessageExtras {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn only_what_has_the_right_shape_is_taken() {
-        let of =
-            |value: serde_json::Value| MessageExtras::of(&Content(serde_json::value::to_raw_value(&value).unwrap()));
+        let of = |value: Value| MessageExtras::of(&Content(serde_json::value::to_raw_value(&value).unwrap()));
         let extras = of(json!({ "text": "c", "before": [{ "role": "user", "content": "a" }], "instructions": "b" }));
         assert_eq!((extras.before.len(), extras.instructions.as_deref()), (1, Some("b")));
         for nothing in [json!("text"), json!([[], "x"]), json!({ "text": "c" }), json!({ "before": "x", "text": "c" })]
