@@ -61,8 +61,8 @@ mod tests {
         let events = ["a", "b", "c"].map(event).into();
         let commit = Commit { create: Some(start), events, ..Commit::to(id("log"), Fence::OPEN, 0) };
         store.commit(commit).await.unwrap();
-        let mut met = Vec::new();
-        let through = read_through(&store, &id("log"), Seq::FIRST, |passed| {
+        let (log, mut met) = (id("log"), Vec::new());
+        let through = read_through(&store, &log, Seq::FIRST, |passed| {
             met.push(match passed {
                 Passed::Event(event) => (event.seq.get(), 0),
                 Passed::Gap { from, to } => (from.get(), to.get()),
@@ -71,7 +71,7 @@ mod tests {
         });
         assert_eq!(through.await, Ok(None));
         assert_eq!(met, [(1, 2), (2, 0), (3, 0)]);
-        let found = read_through(&store, &id("log"), Seq::FIRST, |passed| match passed {
+        let found = read_through(&store, &log, Seq::FIRST, |passed| match passed {
             Passed::Gap { .. } => ControlFlow::Break("a gap"),
             Passed::Event(_) => ControlFlow::Break("an event"),
         });
