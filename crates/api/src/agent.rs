@@ -61,3 +61,8 @@ pub trait Agent: Send + Sync + 'static {
         false
     }
 }
+
+/// Follows the work of this agent; one that is no longer configured takes no commands.
+pub fn work_of(agent: Option<&dyn Agent>) -> Box<dyn Work> {
+    agent.map_or_else(|| Box::new(PlanProgress::new(false)) as Box<dyn Work>, |agent| agent.work())
+}

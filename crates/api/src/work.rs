@@ -5,7 +5,7 @@ use std::fmt;
 use bowline_protocol::frame::PlanCommand;
 use serde_json::Value;
 
-use crate::{Agent, Emission, Input, PlanProgress};
+use crate::{Emission, Input};
 
 /// What a client asks of an agent's work. A server carries it and does not look into it.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,7 +25,7 @@ impl WorkCommand {
 
 /// Follows the work of one run for the server, by what the run emits.
 ///
-/// An agent has one made for each run ([`Agent::work`]); a server asks a new one while no run has a process. It decides and does
+/// An agent has one made for each run ([`Agent::work`](crate::Agent::work)); a server asks a new one while no run has a process. It decides and does
 /// nothing else: it waits for nothing and emits nothing.
 pub trait Work: fmt::Debug + Send + Sync {
     /// Takes one emission of the run, once it is stored.
@@ -80,9 +80,4 @@ pub struct WorkView {
     pub completed: Vec<Value>,
     /// The task at hand, or the next one.
     pub current: Option<Value>,
-}
-
-/// Follows the work of this agent; one that is no longer configured takes no commands.
-pub fn work_of(agent: Option<&dyn Agent>) -> Box<dyn Work> {
-    agent.map_or_else(|| Box::new(PlanProgress::new(false)) as Box<dyn Work>, |agent| agent.work())
 }

@@ -15,8 +15,7 @@ use futures_util::StreamExt;
 
 use crate::alias;
 use crate::config::Config;
-use crate::logs::Logs;
-use crate::logs::placement::Location;
+use crate::logs::{Location, Logs};
 use crate::metrics::{self, Metrics};
 use crate::session::actor::SessionActor;
 use crate::session::background;

@@ -41,7 +41,7 @@ use crate::keys::LoadedKeys;
 use crate::lifecycle::Lifecycle;
 use crate::live_keyring::LiveKeyring;
 use crate::logs::Logs;
-use crate::logs::placement::{Placement, SingleNode};
+use crate::logs::{Placement, SingleNode};
 use crate::maintenance::Maintenance;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;

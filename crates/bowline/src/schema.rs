@@ -47,14 +47,6 @@ pub fn parts(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "items": part })
 }
 
-/// Items of a response, or of what it was asked; which members each has depends on its type.
-pub fn items(_: &mut SchemaGenerator) -> Schema {
-    let text = json_schema!({ "type": "string" });
-    let item =
-        json_schema!({ "type": "object", "properties": { "id": text, "type": text }, "required": ["id", "type"] });
-    json_schema!({ "type": "array", "items": item })
-}
-
 /// A number that may have a fraction, and is written without one where it has none.
 pub fn number(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "number" })

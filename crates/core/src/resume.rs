@@ -2,12 +2,11 @@
 
 use bowline_mutant::mutant;
 use bowline_protocol::{Cursor, Epoch, ErrorCode, Extent, Seq, StreamCursor};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Five answers, not a list that may be empty: "nothing new" and "too late" look the same as an empty list and are
 /// opposite facts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
     CaughtUp,
     Replay {
@@ -25,7 +24,6 @@ pub enum Resume {
     /// that is known.
     OtherEpoch {
         first: Seq,
-        #[serde(default)]
         lost: u64,
     },
     AheadOfLog,
@@ -51,7 +49,7 @@ impl Resume {
     ///
     /// With a cursor of another epoch, a session is read from the first event of the epoch that it is in now.
     pub fn decide(extent: &Extent, cursor: &Cursor) -> Resume {
-        if is_foreign(cursor.epoch.as_ref(), extent) {
+        if is_foreign(cursor, &extent.epoch) {
             let lost = extent.epoch_first.until(cursor.seq.next());
             return Resume::OtherEpoch { first: extent.first_of_epoch(), lost };
         }
@@ -94,8 +92,9 @@ impl Resume {
     pub fn within(span: Span, extent: &Extent, cursor: &StreamCursor) -> Resume {
         let next = span.next(extent);
         let part = Extent { first: span.first.max(extent.first).min(next), next, ..extent.clone() };
-        let StreamCursor { cursor: Cursor { epoch, seq }, part: within_event } = cursor;
-        if is_foreign(epoch.as_ref(), extent) {
+        let StreamCursor { cursor, part: within_event } = cursor;
+        let Cursor { epoch, seq } = cursor;
+        if is_foreign(cursor, &extent.epoch) {
             let unknown = extent.epoch_first.max(span.first).until(seq.next());
             return Resume::OtherEpoch { first: part.first, lost: span.first.until(part.first) + unknown };
         }
@@ -176,9 +175,9 @@ impl Resume {
     }
 }
 
-/// Whether a cursor belongs to another incarnation of the log.
-fn is_foreign(epoch: Option<&Epoch>, extent: &Extent) -> bool {
-    epoch.is_some_and(|epoch| *epoch != extent.epoch) && !mutant("forget-the-epoch-of-a-cursor")
+/// Whether a cursor belongs to another incarnation of the log than the one that is in this epoch.
+pub fn is_foreign(cursor: &Cursor, epoch: &Epoch) -> bool {
+    cursor.epoch.as_ref().is_some_and(|of_cursor| of_cursor != epoch) && !mutant("forget-the-epoch-of-a-cursor")
 }
 
 #[cfg(test)]

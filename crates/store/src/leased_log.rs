@@ -49,6 +49,8 @@ pub struct LeasedLog {
     log: LogId,
     /// None before the first lease, and after a commit in doubt or under a stale fence.
     fence: Option<Fence>,
+    /// The fence of a commit in doubt, until there is a new lease.
+    in_doubt: Option<Fence>,
 }
 
 /// What a [`change`](LeasedLog::change) came to.
@@ -63,7 +65,7 @@ pub enum Changed {
 impl LeasedLog {
     /// The lease is taken with the first commit.
     pub fn new(store: Arc<dyn Store>, lessor: Arc<dyn Lessor>, log: LogId) -> LeasedLog {
-        LeasedLog { store, lessor, log, fence: None }
+        LeasedLog { store, lessor, log, fence: None, in_doubt: None }
     }
 
     /// A log that this writer has just made, and that is open ([`Fence::OPEN`]) until a lease is taken: for a writer
@@ -83,6 +85,7 @@ impl LeasedLog {
         }
         let fence = self.lessor.lease(&self.log).await?.fence()?;
         self.fence = Some(fence);
+        self.in_doubt = None;
         Ok(fence)
     }
 
@@ -99,6 +102,7 @@ impl LeasedLog {
         };
         if is_over {
             self.fence = None;
+            self.in_doubt = matches!(committed, Err(StoreError::InDoubt(_))).then_some(fence);
         }
         committed
     }
@@ -127,6 +131,17 @@ impl LeasedLog {
         if let Some(fence) = self.fence.take() {
             self.lessor.give_back(&self.log, fence).await;
         }
+    }
+
+    /// Lets others have the log, also after a commit in doubt: under a new lease, which shuts out what may be under way; or if none is
+    /// to be had, under the doubtful one, which the next lease voids.
+    pub async fn give_back_for_good(&mut self) {
+        if let Some(doubtful) = self.in_doubt.take()
+            && self.acquire().await.is_err()
+        {
+            self.fence = Some(doubtful);
+        }
+        self.give_back().await;
     }
 
     /// Looks at the log and changes it, until it is certain that the change is made: in doubt, or when another was
@@ -164,5 +179,45 @@ impl LeasedLog {
 impl fmt::Debug for LeasedLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LeasedLog({}, {:?})", self.log, self.fence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Retention;
+    use crate::memory::MemoryStore;
+    use crate::sync::{Mutex, lock};
+
+    /// Grants one fence, if it has one left, and keeps what comes back.
+    #[derive(Default)]
+    struct OneFence {
+        left: Mutex<Option<Fence>>,
+        given_back: Mutex<Vec<Fence>>,
+    }
+
+    #[async_trait]
+    impl Lessor for OneFence {
+        async fn lease(&self, _log: &LogId) -> Result<Leased, StoreError> {
+            lock(&self.left).take().map(Leased::Granted).ok_or(StoreError::Unavailable("away".into()))
+        }
+
+        async fn give_back(&self, _log: &LogId, fence: Fence) {
+            lock(&self.given_back).push(fence);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_log_in_doubt_is_given_back_under_a_new_lease_or_else_under_the_doubtful_one() {
+        for (left, expected) in [(Some(Fence(4)), Fence(4)), (None, Fence(3))] {
+            let lessor = Arc::new(OneFence { left: Mutex::new(left), ..OneFence::default() });
+            let store = Arc::new(MemoryStore::new(Retention { events_max: 10, age_max_ms: u64::MAX }));
+            let log = LogId::parse("log").unwrap();
+            let doubtful = LeasedLog::new(store, lessor.clone(), log);
+            let mut log = LeasedLog { in_doubt: Some(Fence(3)), ..doubtful };
+            log.give_back_for_good().await;
+            log.give_back_for_good().await;
+            assert_eq!(*lock(&lessor.given_back), [expected]);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The durable storage of Bowline: append-only logs of events, and a directory of what they are for.
 //!
-//! No HTTP and no rules live here. All stores owe the same promises and pass the same [`contract`] suite.
+//! No HTTP and no rules live here. All stores owe the same promises and pass the same contract suite (`contract`, for tests).
 //!
 //! | module | has |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | [`commit`] | the one way to change a log, its record and its items |
 //! | [`leased_log`] | a log under a lease, which takes a new lease after a commit in doubt |
 //! | [`follow`] | reading a log to its end and waiting for more; the wake-ups |
+//! | [`read_through`](mod@read_through) | reading a log to its end, without waiting |
 //! | [`budget`] | the memory that readers may take together |
 //!
 //! ## The store on a disk
@@ -86,12 +87,14 @@
 
 pub mod budget;
 pub mod commit;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod contract;
 pub mod disk;
 pub mod follow;
 pub mod leased_log;
 pub mod memory;
+pub mod read_through;
 pub mod redis;
 mod sync;
 
@@ -111,6 +114,7 @@ pub use commit::{
 pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
 pub use follow::{FollowError, Followed, Follower, TailGuard, WakeSet};
 pub use leased_log::{Changed, LeasedLog, Lessor, SharedLessor};
+pub use read_through::{Passed, read_through};
 pub use redis::{RedisOptions, RedisStore, RedisUrl};
 
 /// Append-only logs with numbered events.

@@ -12,7 +12,7 @@ use bowline_protocol::{Epoch, LogId, Refusal, Seq};
 use bowline_store::{Commit, Fence, Holder, LogKind, Record, Release, Start, StoreError};
 
 use super::{Cluster, SETTLED_AT_ONCE, unreachable};
-use crate::logs::placement;
+use crate::logs;
 use crate::refusals;
 
 const TRY_EVERY: Duration = Duration::from_millis(20);
@@ -40,7 +40,7 @@ impl ClusterLock {
 }
 
 #[async_trait]
-impl placement::PlacementLock for ClusterLock {
+impl logs::PlacementLock for ClusterLock {
     async fn unlock(self: Box<Self>) {
         ClusterLock::unlock(*self).await;
     }

@@ -34,7 +34,7 @@ use bowline_store::{Claim, Fence, Holder, Leased, Store, StoreError};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::logs::placement::Location;
+use crate::logs::Location;
 use crate::session::{AttachOrigin, Mail, Mailbox, SessionRequest};
 pub use liveness::Seen;
 pub use node_stream::HubPeers;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
 use super::wire::{NodeMessage, NodeStreamMessage};
-use crate::logs::placement::Location;
+use crate::logs::Location;
 
 /// Parts that may be under way; the next one waits until the first was taken.
 const WINDOW: usize = 16;

@@ -8,7 +8,7 @@ use bowline_protocol::{LogId, Principal, Refusal, SessionId, TaskId};
 use bowline_store::{Fence, Holder, Leased, Lessor, StoreError};
 
 use super::Cluster;
-use crate::logs::placement::{Location, Placement, PlacementLock};
+use crate::logs::{Location, Placement, PlacementLock};
 use crate::session::actor::SessionActor;
 use crate::session::{SessionCommand, SessionRequest};
 use crate::task::TaskCommand;

@@ -8,11 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_actor::ActorHost as _;
+use bowline_core::Resume;
 use bowline_core::peers::Sign;
 use bowline_env::{clock, entropy};
 use bowline_hub::{Hub, serve_neighbour};
 use bowline_mutant::mutant;
-use bowline_protocol::{Epoch, LogId, Seq};
+use bowline_protocol::{Cursor, Epoch, LogId, Seq};
 use bowline_store::{
     Commit, Committed, Fence, Followed, Follower, Holder, LogKind, ReadLimit, Record, Release, Start, StoreError,
     WakeSet,
@@ -74,7 +75,8 @@ pub async fn inbox(member: Arc<ClusterMember>) {
             Ok(Followed::Epoch(extent)) => {
                 dispatch(&workers, cluster.renew("its inbox was lost"));
                 // What was read before stays read: only numbers of the new epoch may have been given twice.
-                follower.seek(follower.position().min(extent.epoch_first).max(extent.first));
+                let mark = Cursor { epoch: Some(follower.epoch().clone()), seq: follower.position().prev() };
+                follower.seek(Resume::behind_mark(&extent, &mark).start(&extent));
                 follower.enter(&extent.epoch);
             }
             Ok(Followed::Idle) => {
@@ -381,5 +383,43 @@ async fn clean_up(cluster: &Cluster) {
         if matches!(cluster.store.commit(commit).await, Ok(_) | Err(StoreError::NoSuchLog)) {
             cluster.forget(&node);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hub::Backends;
+
+    /// What a node's record says of its backends, for operators who ask another node. A change that makes this fail breaks a rolling
+    /// upgrade: what a node does not know is passed on, and what an older one does not say is left out.
+    #[test]
+    fn what_a_record_says_of_backends_is_written_as_it_was() {
+        let record = serde_json::json!({
+            "beat": 3, "version": "0.1.0", "incarnation": 2, "wire": 1, "address": "127.0.0.1:1", "started_ms": 5,
+            "backends": {
+                "backends": [
+                    {
+                        "name": "files", "owner": null, "configured": true, "command": "files", "status": "connected",
+                        "connected": true, "connectedAt": "2026-01-01T00:00:00Z", "protocolVersion": "2025-11-25", "tools": 2,
+                        "calls": { "total": 1, "open": 0, "outcomes": { "ok": 1 }, "meanMs": 1.5, "lastMs": 1.5 },
+                        "serverInfo": { "name": "files" }, "newer": 1,
+                    },
+                    {
+                        "name": "search", "owner": "ann", "url": "http://s", "status": "reconnecting", "connected": false,
+                        "lastError": "refused", "reconnectAttempt": 2, "nextRetryMs": 500, "healthStatus": "degraded",
+                        "consecutiveHealthFailures": 1, "tools": 0,
+                    },
+                ],
+                "removed": [{ "name": "old", "url": "http://o", "removedAt": "2026-01-01T00:00:00Z" }],
+            },
+        });
+        let read: NodeRecord = serde_json::from_value(record.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), record);
+        let backends: Backends = serde_json::from_value(read.backends).unwrap();
+        assert_eq!(serde_json::to_value(backends).unwrap(), record["backends"]);
+        let older = serde_json::json!({ "backends": [{ "name": "files", "status": "connected", "connected": true }] });
+        let older: Backends = serde_json::from_value(older).unwrap();
+        assert_eq!(serde_json::to_value(older).unwrap()["removed"], serde_json::json!([]));
     }
 }

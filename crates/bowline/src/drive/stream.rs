@@ -7,19 +7,18 @@ use std::time::{Duration, Instant};
 use bowline_core::dialect::Projection;
 use bowline_core::watch::WatchStart;
 use bowline_env::clock;
-use bowline_protocol::{LogId, MessageId, Seq, TaskId};
+use bowline_protocol::{LogId, MessageId, TaskId};
 use bowline_store::budget::Pacer;
 use bowline_store::{FollowError, Follower, StoreError, WakeSet};
 use bytes::Bytes;
 use tokio::time::Sleep;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::decode::decode;
 use crate::metrics::Metrics;
 use crate::resume_metrics::ResumeMetrics;
-use crate::session::record::{AcceptedMessage, keys};
-use crate::session::{Life, SessionRecord};
+use crate::session::record::keys;
 use crate::stream::Watched;
+use crate::stream::queued::{QueuedFate, QueuedMessage};
 use crate::stream::reader::{ReaderContext, ReaderOutput, StreamPlace, StreamReader};
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
@@ -44,7 +43,7 @@ pub struct WatchedStream<P: Projection> {
 
 enum StreamPhase<P: Projection> {
     /// The message was accepted, and its turn has not begun.
-    Queued(MessageId, Follower),
+    Queued(QueuedMessage),
     Watching(Box<StreamReader<P>>),
     /// The session ended before the message had its turn.
     Dropped(Follower),
@@ -78,10 +77,9 @@ impl<P: Projection> WatchedStream<P> {
         log: LogId,
         message: MessageId,
     ) -> Result<WatchedStream<P>, StoreError> {
-        let epoch = readers.logs.store.extent(&log).await?.epoch;
         let mut stream = WatchedStream::on(readers);
-        let follower = stream.readers.logs.follow(&log, (&epoch, Seq::FIRST), &stream.wake, 0);
-        stream.stage = StreamPhase::Queued(message, follower);
+        let queued = QueuedMessage::follow(&stream.readers.logs, &log, message, &stream.wake).await?;
+        stream.stage = StreamPhase::Queued(queued);
         Ok(stream)
     }
 
@@ -106,7 +104,7 @@ impl<P: Projection> WatchedStream<P> {
             return Ok(());
         }
         self.stage = match std::mem::replace(&mut self.stage, StreamPhase::Done) {
-            StreamPhase::Queued(message, follower) => StreamPhase::of_message(&self.readers, message, follower).await?,
+            StreamPhase::Queued(queued) => StreamPhase::of_message(&self.readers, queued).await?,
             stage => stage,
         };
         Ok(())
@@ -194,26 +192,20 @@ impl<P: Projection> WatchedStream<P> {
 
 impl<P: Projection> StreamPhase<P> {
     /// What has become of a message in the queue.
-    async fn of_message(
-        readers: &Arc<ReaderContext>,
-        message: MessageId,
-        mut follower: Follower,
-    ) -> Result<StreamPhase<P>, FollowError> {
-        let (log, key) = (follower.log().clone(), keys::idempotency(&message));
-        let item = readers.logs.store.item(&log, &key).await?;
-        let accepted: Option<AcceptedMessage> =
-            decode(&log, &key, item).map_err(|refusal| StoreError::Io(refusal.message))?;
-        if let Some(turn) = accepted.and_then(|accepted| accepted.seq).and_then(Seq::new) {
-            let extent = readers.logs.store.extent(&log).await?;
-            follower.enter(&extent.epoch);
-            let place = StreamPlace { id: TaskId::of_turn(&log, turn), first: turn, index_key: keys::index(turn) };
-            let reader = StreamReader::new(readers.clone(), follower, place, &extent, WatchStart::Fresh, false).await?;
-            return Ok(StreamPhase::Watching(Box::new(reader)));
-        }
-        let stored = readers.logs.store.record(&log).await?;
-        let record = stored.and_then(|stored| SessionRecord::decode(&stored.body).ok());
-        let is_alive = record.is_some_and(|record| record.life == Life::Active);
-        Ok(if is_alive { StreamPhase::Queued(message, follower) } else { StreamPhase::Dropped(follower) })
+    async fn of_message(readers: &Arc<ReaderContext>, queued: QueuedMessage) -> Result<StreamPhase<P>, FollowError> {
+        let fate = queued.fate(&readers.logs).await.map_err(|refusal| StoreError::Io(refusal.message))?;
+        let turn = match fate {
+            QueuedFate::Waiting => return Ok(StreamPhase::Queued(queued)),
+            QueuedFate::Dropped => return Ok(StreamPhase::Dropped(queued.into_follower())),
+            QueuedFate::Begun(turn) => turn,
+        };
+        let mut follower = queued.into_follower();
+        let log = follower.log().clone();
+        let extent = readers.logs.store.extent(&log).await?;
+        follower.enter(&extent.epoch);
+        let place = StreamPlace { id: TaskId::of_turn(&log, turn), first: turn, index_key: keys::index(turn) };
+        let reader = StreamReader::new(readers.clone(), follower, place, &extent, WatchStart::Fresh, false).await?;
+        Ok(StreamPhase::Watching(Box::new(reader)))
     }
 }
 
@@ -221,7 +213,8 @@ impl<P: Projection> std::fmt::Debug for WatchedStream<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.stage {
             StreamPhase::Watching(reader) => write!(f, "Stream({reader:?})"),
-            StreamPhase::Queued(_, follower) | StreamPhase::Dropped(follower) => write!(f, "Stream({follower:?})"),
+            StreamPhase::Queued(queued) => write!(f, "Stream({:?})", queued.follower()),
+            StreamPhase::Dropped(follower) => write!(f, "Stream({follower:?})"),
             StreamPhase::Done => f.write_str("WatchedStream(done)"),
         }
     }

@@ -11,18 +11,16 @@ use axum::middleware::Next;
 use axum::response::Response;
 use bowline_protocol::Refusal;
 use hyper::body::Frame;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::auth::validity::ended;
 use crate::auth::{AuthError, Validity};
 
 /// What a stream says last. None of it looks like the end of what was streamed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Farewell {
-    /// A chunk of the AI SDK's that leaves nothing in the message; then the body breaks off, as after any cut.
-    Chunk,
-    /// The error event of the Responses API; then the body breaks off too.
-    ResponseError,
+    /// What the stream's dialect has for it; then the body breaks off, as after any cut.
+    InDialect(fn(&Refusal) -> String),
     /// An event of its own.
     Event,
     /// A comment: MCP has no message for this, and a client takes nothing for an answer that is none.
@@ -118,24 +116,21 @@ impl HttpBody for Guarded {
 impl Farewell {
     /// Whether a clean end behind it would be taken for that of the stream.
     fn breaks_off(self) -> bool {
-        matches!(self, Farewell::Chunk | Farewell::ResponseError)
+        matches!(self, Farewell::InDialect(_))
     }
 
     fn words(self, refusal: &Refusal) -> Bytes {
-        let (code, message) = (refusal.code.as_str(), &refusal.message);
-        let body = json!({ "code": code, "message": message, "recovery_action": refusal.code.action().as_str() });
         let text = match self {
-            Farewell::Chunk => {
-                let chunk = json!({ "type": "data-unauthorized", "data": body, "transient": true });
-                format!("data: {chunk}\n\n")
-            }
-            Farewell::ResponseError => {
-                let error = json!({ "type": "error", "code": code, "message": message, "param": null });
-                format!("event: error\ndata: {error}\n\n")
-            }
-            Farewell::Event => format!("event: error\ndata: {body}\n\n"),
-            Farewell::Comment => format!(": {code} {message}\n\n"),
+            Farewell::InDialect(encode) => encode(refusal),
+            Farewell::Event => format!("event: error\ndata: {}\n\n", facts(refusal)),
+            Farewell::Comment => format!(": {} {}\n\n", refusal.code.as_str(), refusal.message),
         };
         text.into()
     }
+}
+
+/// What a stream says of a refusal.
+pub fn facts(refusal: &Refusal) -> Value {
+    let (code, action) = (refusal.code, refusal.code.action());
+    json!({ "code": code.as_str(), "message": refusal.message, "recovery_action": action.as_str() })
 }

@@ -1,21 +1,21 @@
-//! Access to logs, measured: commits, reads, and the right to write.
-
-pub mod placement;
+//! Access to logs, measured: commits, reads, and which node may write to them.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use bowline_actor::{Actor, Router};
 use bowline_env::{Clock, clock};
-use bowline_protocol::{Epoch, LogId, Refusal, Seq};
+use bowline_protocol::{Epoch, LogId, Principal, Refusal, Seq};
 use bowline_store::{
-    Commit, Committed, Followed, Follower, Leased, LeasedLog, ReadLimit, Store, StoreError, Trimmed, WakeSet,
+    Claim, Commit, Committed, Followed, Follower, Holder, Leased, LeasedLog, Lessor, ReadLimit, Store, StoreError,
+    Trimmed, WakeSet,
 };
 use sha2::{Digest, Sha256};
 
 use crate::metrics::Metrics;
 use crate::refusals;
-use placement::Placement;
 
 /// A log that another node writes just now is asked for again after this time.
 const HELD_RETRY: Duration = Duration::from_millis(20);
@@ -76,19 +76,20 @@ impl Logs {
 
     /// Writes once to a log that no node has in hand for long. If another one has it just now, that is waited for.
     pub async fn write_once(&self, commit: Commit) -> Result<Committed, StoreError> {
-        let log = commit.log.clone();
+        let mut writer = self.writer(&commit.log);
         for _ in 0..HELD_TRIES {
-            match self.placement.lease(&log).await? {
-                Leased::Held(_) => tokio::time::sleep(HELD_RETRY).await,
-                Leased::Granted(fence) => {
-                    let committed = self.commit(Commit { fence, ..commit }).await;
-                    self.placement.give_back(&log, fence).await;
-                    return committed;
+            match writer.acquire().await {
+                Err(StoreError::Held(_)) => tokio::time::sleep(HELD_RETRY).await,
+                leased => {
+                    leased?;
+                    break;
                 }
             }
         }
-        let leased = self.placement.lease(&log).await;
-        leased.and_then(Leased::fence).and_then(|_| Err(StoreError::Unavailable("held".into())))
+        writer.acquire().await?;
+        let committed = self.commit_leased(&mut writer, commit).await;
+        writer.give_back_for_good().await;
+        committed
     }
 
     /// Does something that only one may do at a time, on this node and on all others.
@@ -126,6 +127,87 @@ impl fmt::Debug for Logs {
 pub fn digest(text: &str) -> u128 {
     let hash = Sha256::digest(text.as_bytes());
     hash.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+/// Where a log can be written.
+#[derive(Debug)]
+pub enum Location {
+    Here,
+    There(Holder),
+}
+
+/// Which node writes what. Leases come from here too.
+#[async_trait]
+pub trait Placement: Lessor {
+    async fn locate(&self, log: &LogId) -> Result<Location, StoreError>;
+
+    /// Waits until no other node does what this name stands for. None where there can be no other.
+    async fn lock(&self, name: &LogId) -> Result<Option<Box<dyn PlacementLock>>, Refusal>;
+
+    /// Whether other nodes may use the same store.
+    fn is_shared(&self) -> bool;
+
+    /// Whether another node is alive that could serve what this one has.
+    fn has_peers(&self) -> bool;
+}
+
+/// Something that only this node does now.
+#[async_trait]
+pub trait PlacementLock: Send {
+    async fn unlock(self: Box<Self>);
+}
+
+/// A server that is alone with its store.
+pub struct SingleNode(pub Arc<dyn Store>);
+
+impl fmt::Debug for SingleNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SingleNode")
+    }
+}
+
+#[async_trait]
+impl Lessor for SingleNode {
+    async fn lease(&self, log: &LogId) -> Result<Leased, StoreError> {
+        self.0.lease(log, &Claim::alone()).await
+    }
+}
+
+#[async_trait]
+impl Placement for SingleNode {
+    async fn locate(&self, _log: &LogId) -> Result<Location, StoreError> {
+        Ok(Location::Here)
+    }
+
+    async fn lock(&self, _name: &LogId) -> Result<Option<Box<dyn PlacementLock>>, Refusal> {
+        Ok(None)
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn has_peers(&self) -> bool {
+        false
+    }
+}
+
+impl<A: Actor> Router<A> for SingleNode {
+    fn route(&self, _id: &A::Id, _asker: &Principal) -> Option<Holder> {
+        None
+    }
+
+    fn forward(
+        &self,
+        _node: &Holder,
+        _id: &A::Id,
+        _asker: &Principal,
+        command: A::Command,
+    ) -> Result<(), (A::Command, A::Refusal)> {
+        Err((command, A::unreachable()))
+    }
+
+    fn pass_on_work(&self, _id: &A::Id, _owner: &Principal) {}
 }
 
 fn error_kind(error: &StoreError) -> &'static str {

@@ -21,7 +21,7 @@ use super::record::{SessionState, keys};
 use super::registry::{Sessions, goes_by};
 use super::run::{Cancel, Entry, RunEnd};
 use super::{CommandOutcome, CommandSender, Life, Mail, SessionCommand, SessionRecord};
-use crate::logs::placement::Location;
+use crate::logs::Location;
 use crate::refusals;
 
 /// How long an actor without work stays, so that a client that comes right back finds it warm.

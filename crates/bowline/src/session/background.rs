@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use bowline_api::{Message, Role};
+use bowline_core::dialect::AnnouncedOperation;
 use bowline_protocol::{Cursor, LogId, Refusal, SessionId, TaskId};
 use bowline_store::StoreError;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::SessionRecord;
 use super::actor::{PendingChange, SessionActor};
@@ -52,23 +53,20 @@ impl OperationEnd {
     }
 
     /// Writes the end into the part of a message that said that the work goes on.
-    fn show_in(&self, part: &mut Map<String, Value>) {
+    fn show_in(&self, part: AnnouncedOperation<'_>) {
         if self.status == Status::Completed {
-            let output = if self.let_go { let_go(part) } else { self.result.clone().unwrap_or_default() };
-            part.insert("output".into(), output);
+            let output = if self.let_go { let_go(part.started()) } else { self.result.clone().unwrap_or_default() };
+            part.complete(output);
             return;
         }
         let said = self.error.as_ref().map(|error| error.message.clone());
         let text = said.unwrap_or_else(|| format!("The operation was {}.", self.status.as_str()));
-        part.insert("state".into(), "output-error".into());
-        part.insert("errorText".into(), text.into());
-        part.remove("output");
+        part.fail(text);
     }
 }
 
 /// What stands in place of a result that is not kept any more.
-fn let_go(part: &Map<String, Value>) -> Value {
-    let begun = part.get("output").cloned().unwrap_or_default();
+fn let_go(begun: &Value) -> Value {
     json!({
         "type": "operation_completed",
         "tool_name": begun["tool_name"],
@@ -135,8 +133,7 @@ impl Background {
     pub async fn reveal(&self, logs: &Logs, log: &LogId, messages: &mut [Message]) -> Result<(), Refusal> {
         let answers = messages.iter_mut().filter(|message| message.role == Role::Assistant);
         let parts = answers.filter_map(|message| message.parts.as_mut()?.as_array_mut()).flatten();
-        let announced: Vec<&mut Map<String, Value>> =
-            parts.filter_map(Value::as_object_mut).filter(|part| announced_task(part).is_some()).collect();
+        let announced: Vec<AnnouncedOperation<'_>> = parts.filter_map(AnnouncedOperation::of).collect();
         if announced.is_empty() {
             return Ok(());
         }
@@ -144,20 +141,15 @@ impl Background {
         let kept: BTreeMap<&str, &[u8]> =
             items.iter().filter_map(|(key, bytes)| Some((key.strip_prefix(keys::RESULTS)?, bytes.as_ref()))).collect();
         for part in announced {
-            let Some(task) = announced_task(part) else { continue };
+            let Some(task) = part.task() else { continue };
             let unheard = TaskId::parse(task).and_then(|task| self.unheard.get(&task).cloned());
             let end = unheard.or_else(|| serde_json::from_slice(kept.get(task)?).ok());
-            end.into_iter().for_each(|end| end.show_in(part));
+            if let Some(end) = end {
+                end.show_in(part);
+            }
         }
         Ok(())
     }
-}
-
-/// The task of the operation that a part of a message says is at work.
-fn announced_task(part: &Map<String, Value>) -> Option<&str> {
-    let output = part.get("output")?;
-    let announces = part.get("toolCallId").is_some() && output["type"] == "operation_started";
-    announces.then(|| output["task_id"].as_str()).flatten()
 }
 
 /// How a task's operation ended, as its session knows it; none if that does not live any more, or has forgotten it.

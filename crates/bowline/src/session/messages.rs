@@ -15,8 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::actor::{PendingChange, SessionActor};
 use super::background::Background;
-use super::command::CommandResult;
-use super::message_extras::MessageExtras;
+use super::command::{CommandResult, MessageExtras};
 use super::record::{AcceptedMessage, Queued, keys};
 use super::run::Entry;
 use super::turns::TurnEntry;

@@ -8,7 +8,6 @@ mod command;
 pub mod export;
 mod functions;
 mod list;
-mod message_extras;
 mod messages;
 pub mod operations;
 pub mod record;

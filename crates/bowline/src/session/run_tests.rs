@@ -26,7 +26,7 @@ use crate::config::{Config, StoreUrl};
 use crate::keys::LoadedKeys;
 use crate::live_keyring::LiveKeyring;
 use crate::logs::Logs;
-use crate::logs::placement::SingleNode;
+use crate::logs::SingleNode;
 use crate::metrics::Metrics;
 use crate::task::Tasks;
 

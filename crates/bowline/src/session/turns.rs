@@ -1,11 +1,13 @@
 //! Turns: what is kept of each run beside the log, so that its task can be looked up, its message shown, and its stream begun anywhere.
 
+use std::ops::ControlFlow;
+
 use bowline_api::{Input, Message, Role};
 use bowline_core::dialect::{StreamIndexer, message_parts};
 use bowline_core::turn::Active;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, Epoch, MessageId, Recorded, Refusal, Seq, TaskId, json as text};
-use bowline_store::{Commit, Item, ReadLimit, StoreError};
+use bowline_store::{Commit, Item, Passed, StoreError, read_through};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -100,20 +102,15 @@ impl SessionActor {
 
     /// Everything from this event on, as far as it is still retained.
     pub(super) async fn logged_since(&self, started: Seq) -> Result<Vec<Recorded>, Refusal> {
-        let (mut from, mut logged) = (started, Vec::new());
-        loop {
-            let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
-            let batch = self
-                .shared
-                .logs
-                .store
-                .read(&self.log, from, limit)
-                .await
-                .map_err(|error| refusals::of_store(&error))?;
-            let Some(last) = batch.events.last().map(|event| event.seq) else { return Ok(logged) };
-            logged.extend(batch.events);
-            from = last.next();
-        }
+        let mut logged = Vec::new();
+        let through = read_through(&*self.shared.logs.store, &self.log, started, |passed| {
+            if let Passed::Event(event) = passed {
+                logged.push(event.clone());
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        through.await.map_err(|error| refusals::of_store(&error))?;
+        Ok(logged)
     }
 
     /// Answers the last message anew. The answer before it leaves the conversation, though not the log.

@@ -1,5 +1,6 @@
 //! What can be watched: a turn in its session's log, or a task with a log of its own, found by one name for its owner.
 
+pub mod queued;
 pub mod reader;
 
 use std::sync::Arc;

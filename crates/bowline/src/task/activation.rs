@@ -18,7 +18,7 @@ use super::record::Worker;
 use super::registry::{Tasks, gone};
 use super::stream_state::StreamState;
 use super::work::TaskWork;
-use crate::logs::placement::Location;
+use crate::logs::Location;
 use crate::refusals;
 
 /// How long an actor without work stays, so that the next append finds it warm.

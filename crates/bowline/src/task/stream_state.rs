@@ -3,9 +3,11 @@
 //! A writer that comes back goes on with what it kept and reads only the events since, so that the first append after
 //! a silence costs the same in a long stream as in a short one.
 
+use std::ops::ControlFlow;
+
 use bowline_core::dialect::{Importer, OperationCalls, StreamIndexer, StreamIndexerState};
 use bowline_protocol::{Draft, Extent, LogId, Recorded, Seq, TaskId};
-use bowline_store::{Commit, Item, ReadLimit, Store, StoreError};
+use bowline_store::{Commit, Item, Passed, Store, StoreError, read_through};
 use serde::{Deserialize, Serialize};
 
 use super::output;
@@ -127,23 +129,23 @@ impl StreamState {
         &mut self,
         store: &dyn Store,
         log: &LogId,
-        mut from: Seq,
+        from: Seq,
         extent: &Extent,
         mut index: impl FnMut(&mut StreamIndexer, &Recorded),
     ) -> Result<(), StoreError> {
-        while from < extent.next {
-            let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
-            let batch = store.read(log, from, limit).await?;
-            let Some(last) = batch.events.last() else { break };
-            from = last.seq.next();
-            for event in &batch.events {
-                self.importer.follow(event);
-                self.calls.handle_event(event);
-                index(&mut self.indexer, event);
-                self.since.add(event.bytes.len());
-            }
+        if from >= extent.next {
+            return Ok(());
         }
-        Ok(())
+        let through = read_through(store, log, from, |passed| {
+            // What was let go of since the extent was read lies before what is followed here, or is of no more use to its writer.
+            let Passed::Event(event) = passed else { return ControlFlow::Continue(()) };
+            self.importer.follow(event);
+            self.calls.handle_event(event);
+            index(&mut self.indexer, event);
+            self.since.add(event.bytes.len());
+            if event.seq.next() < extent.next { ControlFlow::Continue(()) } else { ControlFlow::<()>::Break(()) }
+        });
+        through.await.map(drop)
     }
 
     /// Sees the events of a commit, the first of which will get the number `next`. What that changes in what is open in

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 pub use index::{INDEX_BYTES_MAX, IndexerState, ProjectionIndex, ProjectionIndexer};
 pub use live::{Live, LiveBatch, SharedOutputs};
 pub use registry::{
-    FrameDialect, Imported, Importer, OperationCalls, OwedChunk, StreamIndexer, StreamIndexerState, UpstreamEnd,
-    UpstreamEnding, answer_chunk, message_parts,
+    AnnouncedOperation, FrameDialect, Imported, Importer, OperationCalls, OwedChunk, StreamIndexer, StreamIndexerState,
+    UpstreamEnd, UpstreamEnding, answer_chunk, message_parts,
 };
 
 /// Turns the events of one turn or task into the outputs of one dialect, for one reader.

@@ -8,7 +8,8 @@ use super::{IndexerState, Projection, ProjectionIndex, ProjectionIndexer, ai_sdk
 
 /// What producers write, and the message that is kept of a turn.
 pub use ai_sdk::{
-    Imported, Importer, OperationCalls, OwedChunk, UpstreamEnd, UpstreamEnding, answer_chunk, message_parts,
+    AnnouncedOperation, Imported, Importer, OperationCalls, OwedChunk, UpstreamEnd, UpstreamEnding, answer_chunk,
+    message_parts,
 };
 
 /// The dialect of the frames in which a connection gets the tasks that it watches.

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::streamable_http::{self, ResponseBody, SESSION, answer, event_stream, json, problem, text};
@@ -19,7 +18,9 @@ use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage};
 use crate::peers::{PeerNodes, PeerResponder, PeerStream, PeerStreamItem};
-use crate::relay::peer_requests::{CarriedRequest, PeerRequest, RemoteQuestion, SessionNotice, WireAnswer};
+use crate::relay::peer_requests::{
+    CarriedRequest, PeerRequest, RemoteQuestion, ResponseHead, SessionNotice, VERSION, WireAnswer,
+};
 use crate::relay::{call, task};
 use crate::session::elicitation_and_sampling::PendingServerRequest;
 use crate::session::{self, Route};
@@ -29,12 +30,6 @@ use crate::{sse, tasks};
 const HOPS_MAX: u8 = 4;
 /// How much of a response is sent at once, if so much is there.
 const PART_BYTES: usize = 64 << 10;
-
-#[derive(Serialize, Deserialize)]
-struct ResponseHead {
-    status: u16,
-    headers: Vec<(String, String)>,
-}
 
 /// The other node where a request can be answered, if it cannot be here.
 pub async fn home(
@@ -98,9 +93,10 @@ pub async fn carry(
         *name == ACCEPT || *name == CONTENT_TYPE || name == "last-event-id" || name.as_str().starts_with("mcp-")
     };
     let carried = CarriedRequest {
+        version: VERSION,
         principal: who.principal.clone(),
-        role: who.role,
-        route,
+        role: who.role.into(),
+        route: route.into(),
         method: request.method().to_string(),
         headers: listed(request.headers(), wanted),
         body: String::from_utf8_lossy(request.body()).into_owned(),
@@ -202,14 +198,18 @@ fn listed(headers: &HeaderMap, wanted: impl Fn(&HeaderName) -> bool) -> Vec<(Str
 /// Does here what another node asks.
 pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn PeerResponder>) {
     match serde_json::from_str(errand) {
+        Ok(request) if PeerRequest::version(&request) > VERSION => {
+            let version = request.version();
+            tracing::warn!(version, reads = VERSION, "another node asks in a newer version: upgrade this node");
+        }
         Ok(PeerRequest::Request(carried)) => respond(hub, carried, &*asker).await,
         Ok(PeerRequest::Question(question)) => put(hub, question, &*asker).await,
-        Ok(PeerRequest::Tell(SessionNotice { principal, session, event, server, data })) => {
+        Ok(PeerRequest::Tell(SessionNotice { principal, session, event, server, data, .. })) => {
             if let Ok(Some(session)) = hub.sessions.find(&principal, session.as_str()).await {
                 let _ = session.tell(&event, &server, &data).await;
             }
         }
-        Ok(PeerRequest::Cancel { principal, task }) => {
+        Ok(PeerRequest::Cancel { principal, task, .. }) => {
             let known = hub.tasks.find(task.as_str(), &principal).await.is_ok_and(|found| found.is_some());
             let cancelled = known && hub.tasks.cancel(&task).await;
             asker.say(cancelled.to_string()).await;
@@ -219,17 +219,18 @@ pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn PeerResponder>) 
 }
 
 async fn respond(hub: &Arc<Hub>, carried: CarriedRequest, asker: &dyn PeerResponder) {
-    let CarriedRequest { principal, role, route, method, headers, body, hops } = carried;
+    let CarriedRequest { principal, role, route, method, headers, body, hops, .. } = carried;
     let mut request = Request::builder().method(method.as_str());
     for (name, value) in headers {
         request = request.header(name, value);
     }
     let Ok(request) = request.body(Bytes::from(body)) else { return };
-    let who = Requester { principal, role };
-    let answering = answer(hub, &who, route, request, hops);
+    let who = Requester { principal, role: role.into() };
+    let answering = answer(hub, &who, route.into(), request, hops);
     let Some(response) = asker.left().run_until_cancelled(answering).await else { return };
     let (parts, mut body) = response.into_parts();
-    let head = ResponseHead { status: parts.status.as_u16(), headers: listed(&parts.headers, |_| true) };
+    let head =
+        ResponseHead { version: VERSION, status: parts.status.as_u16(), headers: listed(&parts.headers, |_| true) };
     if !asker.say(raw(&head).get().to_owned()).await {
         return;
     }
@@ -254,7 +255,7 @@ fn data(frame: Result<http_body::Frame<Bytes>, Infallible>) -> String {
 
 /// Puts a question of another node's backend to a client whose handle is here.
 async fn put(hub: &Arc<Hub>, question: RemoteQuestion, asker: &dyn PeerResponder) {
-    let RemoteQuestion { principal, handle, server, method, params } = question;
+    let RemoteQuestion { principal, handle, server, method, params, .. } = question;
     let Ok(Some(session)) = hub.sessions.find(&principal, handle.as_str()).await else { return };
     let (reply, answered) = oneshot::channel();
     let pending =

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use bowline_core::resume;
 use bowline_env::{clock, entropy};
 use bowline_mutant::mutant;
 use bowline_protocol::event::{Draft, EventName};
@@ -282,7 +283,7 @@ impl HubSession {
     /// A cursor of this session's log, if it is one.
     pub fn position(&self, text: &str) -> Option<Seq> {
         let cursor = Cursor::parse(text)?;
-        cursor.epoch.is_none_or(|epoch| epoch == self.epoch).then_some(cursor.seq)
+        (!resume::is_foreign(&cursor, &self.epoch)).then_some(cursor.seq)
     }
 
     fn seal(&self, name: &'static str, content: Raw, metadata: Raw) -> bowline_protocol::Unnumbered {

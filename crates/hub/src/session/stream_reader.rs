@@ -7,8 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::Resume;
 use bowline_mutant::mutant;
-use bowline_protocol::Seq;
+use bowline_protocol::{Cursor, Seq};
 use bowline_store::budget::Pacer;
 use bowline_store::{Followed, Follower, ReadLimit, StoreError, WakeSet};
 use bytes::Bytes;
@@ -231,7 +232,8 @@ pub enum PositionOwner {
 pub async fn place_of(session: &HubSession, at: Seq) -> Result<Option<PositionOwner>, StoreError> {
     let events = session.record.route == Route::All;
     if at == Seq::ZERO {
-        let whole = session.store().extent(&session.id).await?.first == Seq::ZERO.next();
+        let extent = session.store().extent(&session.id).await?;
+        let whole = !matches!(Resume::decide(&extent, &Cursor::bare(at)), Resume::Gap { .. });
         return Ok((events && whole).then_some(PositionOwner::Event));
     }
     let batch = session.store().read(&session.id, at, ReadLimit { events: 1, bytes: 1 }).await?;

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::Resume;
 use bowline_env::clock;
-use bowline_protocol::Seq;
+use bowline_protocol::{Cursor, Seq};
 use bowline_store::{Followed, Follower, ReadLimit, WakeSet};
 use serde_json::json;
 
@@ -91,7 +92,11 @@ async fn cursor(call: &ToolInvocation<'_>, session: &HubSession) -> Result<Seq, 
     if !session.is_in(&extent.epoch) {
         return Err(BEGUN_ANEW.to_owned());
     }
-    let position = session.position(&text).filter(|position| *position <= extent.last());
+    let cursor = Cursor::parse(&text);
+    let position = cursor.and_then(|cursor| match Resume::decide(&extent, &cursor) {
+        Resume::CaughtUp | Resume::Replay { .. } | Resume::Gap { .. } => Some(cursor.seq),
+        Resume::OtherEpoch { .. } | Resume::AheadOfLog => None,
+    });
     position.ok_or_else(|| "`last_event_id` is none of this session's".to_owned())
 }
 

@@ -12,6 +12,7 @@ mod codec;
 mod commit_queue;
 mod compact;
 mod data_dir;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod faults;
 mod frame;

@@ -47,6 +47,7 @@
 //! log is still what it was: `read` and `extent` are the truth, `follow` and `glance` are at least as new as the
 //! reader's last wake-up, and as anything that this node has read.
 
+#[cfg(feature = "testing")]
 mod any_reply;
 mod commit_script;
 mod follow;
@@ -95,6 +96,7 @@ use crate::{
     Release, StoreError, TailGuard, Trimmed, WakeSet,
 };
 
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use any_reply::read_any_reply;
 pub use options::{HostPort, RedisOptions, RedisUrl};

@@ -178,18 +178,58 @@ export interface Ended {
   readonly task_id: string;
 }
 
+/** One thing that a response was asked. */
+export type InputItem = {
+  readonly content: readonly InputPart[];
+  readonly id: string;
+  readonly role: string;
+  /** Whatever was asked is whole. */
+  readonly status: "completed";
+  readonly type: "message";
+} | {
+  readonly call_id: string;
+  readonly id: string;
+  readonly output: unknown;
+  /** Whatever was asked is whole. */
+  readonly status: "completed";
+  readonly type: "function_call_output";
+} | {
+  readonly approval_request_id: string;
+  readonly approve: unknown;
+  readonly id: string;
+  readonly reason: unknown;
+  readonly type: "mcp_approval_response";
+};
+
 /** What a response was asked. */
 export interface InputItems {
-  readonly data: readonly {
-    readonly id: string;
-    readonly type: string;
-  }[];
+  readonly data: readonly InputItem[];
   readonly first_id: string | null;
   readonly has_more: boolean;
   readonly last_id: string | null;
   /** What the API calls any list. */
   readonly object: "list";
 }
+
+/** One piece of a message. */
+export type InputPart = {
+  readonly text: unknown;
+  readonly type: "input_text";
+} | {
+  readonly annotations: readonly unknown[];
+  readonly text: unknown;
+  readonly type: "output_text";
+} | {
+  /** How closely a model looks at an image is its own affair. */
+  readonly detail: "auto";
+  readonly image_url: unknown;
+  readonly type: "input_image";
+} | {
+  readonly file_data?: string;
+  readonly file_url?: string;
+  readonly filename: unknown;
+  readonly type: "input_file";
+};
 
 /** An agent, as the API tells of a model. */
 export interface Model {

@@ -8,9 +8,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::session::{SessionAsk, SessionMail, SessionOutcome};
+use super::task::TaskFacts;
 use crate::secret::Presented;
 use crate::session::CommandResult;
-use crate::task::TaskRecord;
 use crate::task::command::{Appended, EndedTask, TaskClose};
 
 #[derive(Serialize, Deserialize)]
@@ -139,8 +139,7 @@ pub struct TaskAppended {
 #[derive(Serialize, Deserialize)]
 pub struct TaskEnded {
     by_this: bool,
-    /// As the store keeps it.
-    record: TaskRecord,
+    record: TaskFacts,
     last: Seq,
     last_message_id: String,
 }
@@ -157,7 +156,7 @@ impl NodeAnswer {
     pub fn of_end(ended: Result<Box<EndedTask>, Refusal>) -> NodeAnswer {
         NodeAnswer::Ended(ended.map(|ended| {
             let EndedTask { by_this, record, last, last_message_id } = *ended;
-            Box::new(TaskEnded { by_this, record, last, last_message_id })
+            Box::new(TaskEnded { by_this, record: record.into(), last, last_message_id })
         }))
     }
 }
@@ -171,7 +170,7 @@ impl From<TaskAppended> for Appended {
 impl From<Box<TaskEnded>> for Box<EndedTask> {
     fn from(ended: Box<TaskEnded>) -> Box<EndedTask> {
         let TaskEnded { by_this, record, last, last_message_id } = *ended;
-        Box::new(EndedTask { by_this, record, last, last_message_id })
+        Box::new(EndedTask { by_this, record: record.into(), last, last_message_id })
     }
 }
 

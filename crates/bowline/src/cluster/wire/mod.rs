@@ -8,7 +8,9 @@
 
 mod functions;
 mod message;
+mod resume;
 mod session;
+mod task;
 
 use bowline_core::node_exchange::MessageStamp;
 use bowline_protocol::{Draft, Recorded};

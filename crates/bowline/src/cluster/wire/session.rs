@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use bowline_api::{Reply, WorkCommand};
-use bowline_core::Resume;
 use bowline_env::clock;
 use bowline_protocol::frame::{Control, PlanCommand, client::Content};
 use bowline_protocol::{
@@ -13,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::functions::ReturnedOutputs;
+use super::resume::CursorVerdict;
 use crate::session::export::ExportOptions;
 use crate::session::operations::{Order, OrderedBy};
 use crate::session::restore::{Restored, RestoredFrom};
@@ -169,7 +169,7 @@ pub struct AttachGrant {
     observe: bool,
     way: AttachWay,
     extent: Extent,
-    resume: Resume,
+    resume: CursorVerdict,
     position: Option<Seq>,
     /// How many microseconds ago the client asked.
     since: u64,
@@ -443,7 +443,7 @@ impl From<&Grant> for AttachGrant {
             observe: grant.observe,
             way: grant.origin.into(),
             extent: grant.extent.clone(),
-            resume: grant.resume,
+            resume: grant.resume.into(),
             position: grant.position,
             since: micros_since(grant.since),
             greeting: grant.greeting.clone(),
@@ -454,7 +454,7 @@ impl From<&Grant> for AttachGrant {
 impl From<AttachGrant> for Grant {
     fn from(grant: AttachGrant) -> Grant {
         let AttachGrant { session, claimed, log, observe, way, extent, resume, position, since, greeting } = grant;
-        let (origin, since) = (way.into(), instant_before(since));
+        let (origin, resume, since) = (way.into(), resume.into(), instant_before(since));
         Grant { session, claimed, log, observe, origin, extent, resume, position, since, greeting }
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::session::{CommandOutcome, Mail};
 use crate::task::TaskClose;
-use crate::task::command::Appended;
+use crate::task::command::{Appended, EndedTask};
 
 fn read_text(text: &str) -> Envelope {
     parse(text).unwrap()
@@ -34,6 +34,18 @@ fn messages_of_version_1_are_written_as_they_were() {
     let visit =
         |ask: &str| format!(r#"{{"Session":{{"session":"s1","asker":"ann","from":"Nobody","ask":{ask},"hops":1}}}}"#);
     let mail = |mail: &str| format!(r#"{{"Mail":{{"party":7,"mail":{mail}}}}}"#);
+    let ended = |record: &str| {
+        format!(
+            r#"{{"Answer":{{"number":3,"answer":{{"Ended":{{"Ok":{{"by_this":true,"record":{record},"last":5,"last_message_id":"e1-5"}}}}}}}}}}"#
+        )
+    };
+    let granted = |resume: &str| {
+        let extent = r#"{"epoch":"e1","epoch_first":1,"first":1,"next":3}"#;
+        let greeting = r#"{"event":"system.notice","session":null,"content":null,"metadata":null}"#;
+        mail(&format!(
+            r#"{{"Granted":{{"session":"s1","claimed":"s2","log":"s1","observe":false,"way":"Created","extent":{extent},"resume":{resume},"position":1,"since":0,"greeting":{greeting}}}}}"#
+        ))
+    };
     let talk = |turn: &str| format!(r#"{{"Talk":{{"number":3,"turn":{turn}}}}}"#);
     let samples = [
         visit(r#""Detach""#),
@@ -53,6 +65,9 @@ fn messages_of_version_1_are_written_as_they_were() {
         visit(r#"{"Operate":{"tool_name":"sum","args":{"a":1},"key":"k1","idempotency_key":null,"operation_id":null,"by":{"Agent":{"step":"st1"}}}}"#),
         visit(r#"{"Operate":{"tool_name":null,"args":null,"key":null,"idempotency_key":"i1","operation_id":"o1","by":"Caller"}}"#),
         visit(r#"{"Attach":{"principal":"ann","way":"Recover","cursor":{"epoch":"e1","seq":4},"client_id":"c1","proof":"hash","observe":false,"take_over":true,"restored":{"original":"s1","new":"s2","step":1,"messages":2,"source":"Live","last_seq":5,"before":null,"warnings":["w"]},"since":0}}"#),
+        visit(r#"{"Returned":{"step_id":"st1","outputs":[{"step_id":"st1","text":"4","data":{"n":4}},{"step_id":"st2","text":"no"}],"functions":{"list":[{"name":"sum","description":"adds","parameters":{"type":"object"},"strict":true},{"name":"bare","parameters":null}],"choice":{"function":"sum"},"parallel":false},"request":{"text":"hi"},"announce":3}}"#),
+        visit(r#"{"Returned":{"step_id":"st1","outputs":[],"functions":{"list":[],"choice":"auto","parallel":true},"request":{"text":"hi"},"announce":null}}"#),
+        visit(r#"{"Returned":{"step_id":"st1","outputs":[],"functions":{"list":[],"choice":"required","parallel":true},"request":{"text":"hi"},"announce":null}}"#),
         r#"{"Returned":{"session":"s1","asker":"ann","from":{"Connection":{"party":2,"admitted":true}},"ask":"Detach","hops":2}}"#.into(),
         r#"{"Session":{"session":"s1","asker":"ann","from":{"Request":{"number":9,"proof":null}},"ask":"Prove","hops":0}}"#.into(),
         r#"{"Task":{"task":"t1","asker":"ann","number":0,"ask":"Look","hops":0}}"#.into(),
@@ -66,6 +81,10 @@ fn messages_of_version_1_are_written_as_they_were() {
         r#"{"Answer":{"number":3,"answer":{"Session":{"Ok":{"Plan":{"action":"replan","ok":true}}}}}}"#.into(),
         r#"{"Answer":{"number":3,"answer":{"Session":{"Ok":{"Operation":{"task_id":"t1","operation_id":"o1","tool_name":null}}}}}}"#.into(),
         r#"{"Answer":{"number":3,"answer":{"Appended":{"Ok":{"last_message_id":"e1-4"}}}}}"#.into(),
+        ended(r#"{"version":1,"session":"s1","operation_id":"o1","tool_name":"sum","call":"st1","worker":{"kind":"agent","name":"demo","args":{"a":1}},"status":"failed","created_ms":1,"touched_ms":2,"finished_ms":3,"result":{"n":4},"error":{"code":"C","message":"m"},"resume_token":{"current":"h2","previous":"h1"},"untold":true,"released":true}"#),
+        ended(r#"{"version":1,"operation_id":"o1","worker":{"kind":"producer"},"status":"completed","created_ms":1,"touched_ms":2,"resume_token":{"current":"h1"}}"#),
+        ended(r#"{"version":1,"operation_id":"o1","worker":{"kind":"producer"},"status":"running","created_ms":1,"touched_ms":2}"#),
+        ended(r#"{"version":1,"operation_id":"o1","worker":{"kind":"producer"},"status":"cancelled","created_ms":1,"touched_ms":2}"#),
         r#"{"Task":{"task":"t1","asker":"ann","number":2,"ask":{"End":{"Cancelled":{"by":"ann","reason":null,"finish":null}}},"hops":0}}"#.into(),
         mail(r#"{"Cut":{"session":"s1"}}"#),
         mail(r#"{"TakenOver":{"session":"s1"}}"#),
@@ -73,7 +92,11 @@ fn messages_of_version_1_are_written_as_they_were() {
         mail(r#"{"Probe":{"session":"s1"}}"#),
         mail(r#"{"Over":{"session":"s1","last":6}}"#),
         mail(r#"{"Control":{"event":"system.notice","session":"s1","content":"text","metadata":{"action":"queued"}}}"#),
-        mail(r#"{"Granted":{"session":"s1","claimed":"s2","log":"s1","observe":false,"way":"Created","extent":{"epoch":"e1","epoch_first":1,"first":1,"next":3},"resume":{"Gap":{"first":2,"lost":1}},"position":1,"since":0,"greeting":{"event":"system.notice","session":null,"content":null,"metadata":null}}}"#),
+        granted(r#"{"Gap":{"first":2,"lost":1}}"#),
+        granted(r#"{"Replay":{"from":1,"to":2}}"#),
+        granted(r#"{"OtherEpoch":{"first":2,"lost":1}}"#),
+        granted(r#""CaughtUp""#),
+        granted(r#""AheadOfLog""#),
         talk(r#"{"Ask":{"any":1}}"#),
         talk(r#"{"Part":"text"}"#),
         talk(r#""End""#),
@@ -108,6 +131,9 @@ fn through(message: NodeMessage) -> NodeMessage {
         }
         NodeMessage::Answer { number, answer: NodeAnswer::Appended(appended) } => {
             NodeMessage::Answer { number, answer: NodeAnswer::of_append(appended.map(Appended::from)) }
+        }
+        NodeMessage::Answer { number, answer: NodeAnswer::Ended(ended) } => {
+            NodeMessage::Answer { number, answer: NodeAnswer::of_end(ended.map(Box::<EndedTask>::from)) }
         }
         NodeMessage::Task { task, asker, number, ask: TaskAsk::End(ending), hops } => {
             NodeMessage::Task { task, asker, number, ask: TaskAsk::End(TaskClose::from(ending).into()), hops }

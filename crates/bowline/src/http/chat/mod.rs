@@ -22,6 +22,7 @@ use super::endpoints;
 use super::guard::Farewell;
 use super::limits::RequestLimits;
 use super::problem::Problem;
+use super::responses;
 use crate::alias::Naming;
 use crate::auth::Validity;
 use crate::config::Config;
@@ -91,7 +92,7 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Owner, Problem> {
         let admission = Arc::<AdmissionRules>::from_ref(state);
         let is_response = parts.uri.path().starts_with("/v1/");
-        let farewell = if is_response { Farewell::ResponseError } else { Farewell::Chunk };
+        let farewell = Farewell::InDialect(if is_response { responses::cut_off } else { sse::cut_off });
         let credential = admission.credential(&parts.headers, &parts.extensions, farewell).await?;
         let shown = parts.headers.get(RESUME_TOKEN).and_then(|value| value.to_str().ok()).map(Secret::new);
         let may_adopt = shown.as_ref().is_some_and(|shown| shown.expose().len() >= OWN_SECRET_BYTES_MIN);

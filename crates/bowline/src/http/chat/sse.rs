@@ -10,7 +10,9 @@ use bowline_core::dialect::ai_sdk::Projector;
 use bowline_core::watch::WatchStart;
 use bowline_protocol::{Refusal, StreamCursor, TaskId};
 use serde::Deserialize;
+use serde_json::json;
 
+use super::super::guard;
 use crate::drive::stream::WatchedStream;
 use crate::refusals;
 use crate::resume_metrics::ResumeMetrics;
@@ -27,6 +29,12 @@ const AI_SDK: [(&str, &str); 1] = [("x-vercel-ai-ui-message-stream", "v1")];
 /// How the workflow transport learns which run it may come back to, and where its end is.
 const RUN_ID: &str = "x-workflow-run-id";
 const TAIL_INDEX: &str = "x-workflow-stream-tail-index";
+
+/// A stream whose credential ended, as a last chunk that leaves nothing in the message.
+pub fn cut_off(refusal: &Refusal) -> String {
+    let chunk = json!({ "type": "data-unauthorized", "data": guard::facts(refusal), "transient": true });
+    format!("data: {chunk}\n\n")
+}
 
 /// How a reader asks for its stream, as it wrote it.
 #[derive(Debug, Default, Deserialize)]

@@ -192,3 +192,37 @@ fn response_object() -> Value {
     shown["description"] = "A response: a turn of a session, or what followed an answer in it.".into();
     shown
 }
+
+#[cfg(test)]
+mod tests {
+    use bowline_core::dialect::Projection as _;
+    use bowline_core::dialect::responses::{ECHOED, ResponseId, ResponseProjector};
+    use bowline_protocol::event::names;
+    use bowline_protocol::{Draft, Epoch, LogId, Recorded, Seq, SessionId};
+
+    use super::*;
+
+    /// The object is a struct of `core`, which knows no schemas.
+    #[test]
+    fn the_schema_of_a_response_has_the_members_of_a_response() {
+        let first = Seq::FIRST;
+        let draft = Draft::new(names::USER_MESSAGE, &json!({ "text": "hello" }));
+        let session = SessionId::parse("s1").unwrap();
+        let bytes = draft.seal(&session, "2026-01-01T00:00:00Z").number(&Epoch::parse("e").unwrap(), first);
+        let id = ResponseId::of_turn(LogId::from(&session), first);
+        let mut projector = ResponseProjector::new(&ResponseProjector::name(&id, "demo"));
+        projector.pass_event(&Recorded { seq: first, bytes });
+        let response: Value = serde_json::from_str(projector.response().unwrap().get()).unwrap();
+        let (shown, schema) = (response.as_object().unwrap(), response_object());
+        let members = schema["properties"].as_object().unwrap();
+        for required in schema["required"].as_array().unwrap() {
+            assert!(shown.contains_key(required.as_str().unwrap()), "no response has {required}");
+        }
+        for member in shown.keys() {
+            assert!(
+                members.contains_key(member) || ECHOED.contains(&member.as_str()),
+                "the schema does not name {member}"
+            );
+        }
+    }
+}

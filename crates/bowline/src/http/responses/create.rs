@@ -23,12 +23,12 @@ use super::found::{FoundResponse, object, streamed};
 use super::input::{CallOutput, Input};
 use super::request::{Delivery, ResponseRequest};
 use crate::alias::Naming;
-use crate::decode::decode;
 use crate::refusals;
-use crate::session::record::{AcceptedMessage, SessionRecord, keys};
+use crate::session::record::SessionRecord;
 use crate::session::registry::NewSession;
 use crate::session::{CommandOutcome, Returned, SessionRequest};
 use crate::stream::Streams;
+use crate::stream::queued::{QueuedFate, QueuedMessage};
 
 type Answer = Result<Response, Problem>;
 
@@ -248,18 +248,14 @@ fn in_our_words(refusal: Refusal) -> Refusal {
 
 /// The turn of a message in the queue, once it has one.
 async fn turn_of(streams: &Streams, log: &LogId, message: &MessageId) -> Result<Seq, Refusal> {
-    let logs = &streams.readers.logs;
-    let epoch = logs.store.extent(log).await.map_err(|error| refusals::of_store(&error))?.epoch;
-    let wake = WakeSet::new();
-    // Followed first, then looked at: a turn that begins in between is seen by one of the two.
-    let _follower = logs.follow(log, (&epoch, Seq::FIRST), &wake, 0);
-    let key = keys::idempotency(message);
+    let (logs, wake) = (&streams.readers.logs, WakeSet::new());
+    let queued = QueuedMessage::follow(logs, log, message.clone(), &wake).await;
+    let queued = queued.map_err(|error| refusals::of_store(&error))?;
     loop {
-        let item = logs.store.item(log, &key).await.map_err(|error| refusals::of_store(&error))?;
-        let accepted: Option<AcceptedMessage> = decode(log, &key, item)?;
-        let accepted = accepted.ok_or_else(refusals::session_not_found)?;
-        if let Some(turn) = accepted.seq.and_then(Seq::new) {
-            return Ok(turn);
+        match queued.fate(logs).await? {
+            QueuedFate::Begun(turn) => return Ok(turn),
+            QueuedFate::Dropped => return Err(refusals::session_not_found()),
+            QueuedFate::Waiting => {}
         }
         let woken = streams.readers.closing.run_until_cancelled(wake.woken()).await;
         woken.ok_or_else(refusals::draining)?;

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use bowline_protocol::Refusal;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::json;
 
 use super::super::sorted::Sorted;
 use crate::schema;
@@ -70,6 +71,12 @@ impl ErrorFacts {
             recovery_action: refusal.code.action().as_str(),
         }
     }
+}
+
+/// A stream whose credential ended, as the API's error event.
+pub fn cut_off(refusal: &Refusal) -> String {
+    let error = json!({ "type": "error", "code": refusal.code.as_str(), "message": refusal.message, "param": null });
+    format!("event: error\ndata: {error}\n\n")
 }
 
 /// Words a refusal as the API does. Everything else about the answer stays as it is.

@@ -1,5 +1,7 @@
 //! A response that its owner may read: where its events are, what it says now, and its stream.
 
+use std::ops::ControlFlow;
+
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -8,7 +10,7 @@ use bowline_core::dialect::responses::{CallId, ResponseId, ResponseProjector, Wa
 use bowline_core::watch::WatchStart;
 use bowline_protocol::event::names;
 use bowline_protocol::{ErrorCode, LoggedEvent, Recorded, Refusal, Seq, SessionId, TaskId};
-use bowline_store::ReadLimit;
+use bowline_store::{Passed, read_through};
 use serde_json::value::RawValue;
 
 use super::super::chat::Owner;
@@ -18,9 +20,6 @@ use crate::refusals;
 use crate::session::Life;
 use crate::session::record::keys;
 use crate::stream::{Streams, Watched};
-
-/// What is read of a log at a time.
-const READ: ReadLimit = ReadLimit { events: 1024, bytes: 1 << 20 };
 
 #[derive(Debug)]
 pub struct FoundResponse {
@@ -155,21 +154,17 @@ impl FoundResponse {
     async fn each<T>(
         &self,
         streams: &Streams,
-        mut from: Seq,
+        from: Seq,
         mut look: impl FnMut(&Recorded) -> Option<T>,
     ) -> Result<Option<T>, Refusal> {
-        loop {
-            let batch = streams.readers.logs.store.read(&self.id.log, from, READ).await;
-            let batch = batch.map_err(|error| refusals::of_task(&error))?;
-            if batch.first > from {
-                return Err(gone());
+        let store = &*streams.readers.logs.store;
+        let found = read_through(store, &self.id.log, from, |passed| match passed {
+            Passed::Event(event) => {
+                look(event).map_or(ControlFlow::Continue(()), |found| ControlFlow::Break(Ok(found)))
             }
-            let Some(last) = batch.events.last().map(|event| event.seq) else { return Ok(None) };
-            if let Some(found) = batch.events.iter().find_map(&mut look) {
-                return Ok(Some(found));
-            }
-            from = last.next();
-        }
+            Passed::Gap { .. } => ControlFlow::Break(Err(gone())),
+        });
+        found.await.map_err(|error| refusals::of_task(&error))?.transpose()
     }
 
     /// The response as it stands now.

@@ -218,42 +218,9 @@ fn media_type(url: &str) -> Option<&str> {
     Some(kind).filter(|kind| !kind.is_empty())
 }
 
-/// The items of a request, as the event that began the response keeps them.
-pub fn items(id: &str, content: &Value) -> Vec<Value> {
-    let message = |number: usize, role: &str, content: Value| json!({ "id": format!("in_{number}_{id}"), "type": "message", "status": "completed", "role": role, "content": content });
-    let said = |role: &str, text: &Value| match role {
-        "assistant" => json!([{ "type": "output_text", "text": text, "annotations": [] }]),
-        _ => json!([{ "type": "input_text", "text": text }]),
-    };
-    let mut items: Vec<Value> = Vec::new();
-    for earlier in content["before"].as_array().into_iter().flatten() {
-        let role = earlier["role"].as_str().unwrap_or("user");
-        items.push(message(items.len(), role, said(role, &earlier["content"])));
-    }
-    let parts = match content["parts"].as_array() {
-        Some(parts) => parts.iter().map(input_part).collect(),
-        None => said("user", content.get("text").unwrap_or(content)),
-    };
-    items.push(message(items.len(), "user", parts));
-    items
-}
-
-fn input_part(part: &Value) -> Value {
-    let url = &part["url"];
-    let is_image = part["mediaType"].as_str().is_some_and(|kind| kind.starts_with("image/"));
-    if part["type"] == "text" {
-        json!({ "type": "input_text", "text": part["text"] })
-    } else if is_image {
-        json!({ "type": "input_image", "image_url": url, "detail": "auto" })
-    } else if url.as_str().is_some_and(|url| url.starts_with("http")) {
-        json!({ "type": "input_file", "file_url": url, "filename": part["filename"] })
-    } else {
-        json!({ "type": "input_file", "file_data": url, "filename": part["filename"] })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::items::InputItem;
     use super::*;
 
     fn message(input: Value) -> Value {
@@ -276,8 +243,8 @@ mod tests {
         let content = message(input);
         let before = json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }]);
         assert_eq!(content, json!({ "text": "c", "before": before, "instructions": "be brief\n\nbe kind" }));
-        let items = items("x", &content);
-        assert_eq!(items.len(), 3);
+        let items = json!(InputItem::of_message("x", &content));
+        assert_eq!(items.as_array().map(Vec::len), Some(3));
         assert_eq!(items[2]["content"], json!([{ "type": "input_text", "text": "c" }]));
     }
 
@@ -288,7 +255,7 @@ mod tests {
         let text = json!({ "type": "input_text", "text": "look" });
         let content = message(json!([{ "role": "user", "content": [text, image, file] }]));
         assert_eq!((&content["text"], &content["parts"][1]["mediaType"]), (&json!("look"), &json!("image/png")));
-        assert_eq!(items("x", &content)[0]["content"], json!([text, image, file]));
+        assert_eq!(json!(InputItem::of_message("x", &content))[0]["content"], json!([text, image, file]));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod create;
 pub(crate) mod error;
 mod found;
 mod input;
+mod items;
 pub(crate) mod models;
 mod request;
 pub(crate) mod show;
@@ -16,7 +17,7 @@ use axum::routing::{get, post};
 use super::chat::ChatState;
 use super::endpoints;
 
-pub use error::in_the_apis_shape;
+pub use error::{cut_off, in_the_apis_shape};
 pub use webhook::announcer;
 
 endpoints! {

@@ -8,7 +8,6 @@ use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, Refusal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::super::chat::Owner;
 use super::super::chat::read::{self, Name};
@@ -17,7 +16,7 @@ use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
 use super::super::sorted::Sorted;
 use super::found::{FoundResponse, object, streamed};
-use super::input;
+use super::items::{InputItem, InputItemStatus};
 use super::models::ListObject;
 use crate::refusals;
 use crate::schema;
@@ -122,12 +121,9 @@ enum ResponseObject {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct InputItems {
     object: ListObject,
-    #[schemars(schema_with = "schema::items")]
-    data: Vec<Value>,
-    #[schemars(with = "Option<String>")]
-    first_id: Option<Value>,
-    #[schemars(with = "Option<String>")]
-    last_id: Option<Value>,
+    data: Vec<InputItem>,
+    first_id: Option<String>,
+    last_id: Option<String>,
     has_more: bool,
 }
 
@@ -162,28 +158,18 @@ pub async fn input_items(
     }
     let skipped = match after {
         None => 0,
-        Some(after) => items.iter().position(|item| item["id"] == after.as_str()).map_or(items.len(), |at| at + 1),
+        Some(after) => items.iter().position(|item| item.id() == after).map_or(items.len(), |at| at + 1),
     };
     let has_more = items.len() > skipped.saturating_add(limit);
-    let data: Vec<Value> = items.into_iter().skip(skipped).take(limit).collect();
-    let id_of = |item: Option<&Value>| item.map(|item| item["id"].clone());
+    let data: Vec<InputItem> = items.into_iter().skip(skipped).take(limit).collect();
+    let id_of = |item: Option<&InputItem>| item.map(|item| item.id().to_owned());
     let (first_id, last_id) = (id_of(data.first()), id_of(data.last()));
     let object = ListObject::List;
     Ok(Sorted(InputItems { object, data, first_id, last_id, has_more }).into_response())
 }
 
-/// What a function of the caller's returned, as it came.
-#[derive(Serialize)]
-struct OutputItem<'a> {
-    id: String,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    status: &'static str,
-    call_id: String,
-    output: &'a Value,
-}
-
-async fn asked(streams: &Streams, found: &FoundResponse) -> Result<Vec<Value>, Refusal> {
+/// What the response was asked, the oldest first.
+async fn asked(streams: &Streams, found: &FoundResponse) -> Result<Vec<InputItem>, Refusal> {
     let id = found.id.to_string();
     if let Some(question) = found.id.question {
         let Some(reply) = found.reply(streams, question).await? else { return Ok(Vec::new()) };
@@ -191,25 +177,21 @@ async fn asked(streams: &Streams, found: &FoundResponse) -> Result<Vec<Value>, R
             let outputs = found.outputs(streams, question).await?;
             // The calls are the events before the one that waits, in the same order.
             let first = (question.get() + 1).saturating_sub(outputs.len() as u64);
-            let shown = outputs.iter().enumerate().map(|(at, output)| {
-                json!(OutputItem {
-                    id: format!("in_{at}_{id}"),
-                    kind: "function_call_output",
-                    status: "completed",
-                    call_id: format!("call_{}_{}", first + at as u64, found.id.log),
-                    output: output.metadata.get("data").unwrap_or(&output.content),
-                })
+            let shown = outputs.into_iter().enumerate().map(|(at, output)| InputItem::FunctionCallOutput {
+                id: format!("in_{at}_{id}"),
+                status: InputItemStatus::Completed,
+                call_id: format!("call_{}_{}", first + at as u64, found.id.log),
+                output: output.metadata.get("data").cloned().unwrap_or(output.content),
             });
             return Ok(shown.collect());
         }
-        return Ok(vec![json!({
-            "id": format!("in_0_{id}"),
-            "type": "mcp_approval_response",
-            "approval_request_id": format!("mcpr_{question}_{}", found.id.log),
-            "approve": reply.content["confirmed"],
-            "reason": reply.content.get("reason"),
-        })]);
+        return Ok(vec![InputItem::McpApprovalResponse {
+            id: format!("in_0_{id}"),
+            approval_request_id: format!("mcpr_{question}_{}", found.id.log),
+            approve: reply.content["confirmed"].clone(),
+            reason: reply.content.get("reason").cloned().unwrap_or_default(),
+        }]);
     }
     let event = found.event(streams, found.id.turn).await?;
-    Ok(event.map(|event| input::items(&id, &event.content)).unwrap_or_default())
+    Ok(event.map(|event| InputItem::of_message(&id, &event.content)).unwrap_or_default())
 }

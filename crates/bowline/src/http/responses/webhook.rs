@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use bowline_env::{clock, entropy};
 use bowline_hub::{Reach, guarded_client};
 use bowline_protocol::Recorded;
 use bowline_protocol::event::names;
-use bowline_store::{Followed, ReadLimit, StoreError, WakeSet};
+use bowline_store::{Followed, Passed, ReadLimit, StoreError, WakeSet, read_through};
 use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
@@ -211,13 +212,17 @@ impl Webhooks {
     /// The response as it stands with this event, if that is its end.
     async fn project(&self, owed: &OwedWebhook, last: &Recorded) -> Result<Option<End>, StoreError> {
         let mut projector = ResponseProjector::new(&ResponseProjector::name(&owed.response, &owed.agent));
-        let mut from = owed.response.first();
-        while from <= last.seq && !projector.is_over() {
-            let batch = self.logs.store.read(&owed.response.log, from, READ).await?;
-            let Some(read) = batch.events.last().map(|event| event.seq) else { break };
-            batch.events.iter().filter(|event| event.seq <= last.seq).for_each(|event| projector.pass_event(event));
-            from = read.next();
-        }
+        let (log, first) = (&owed.response.log, owed.response.first());
+        let through = read_through(&*self.logs.store, log, first, |passed| {
+            match passed {
+                Passed::Event(event) if event.seq > last.seq => return ControlFlow::Break(()),
+                Passed::Event(event) => projector.pass_event(event),
+                // A webhook says how a response ended, which follows from what is left of it.
+                Passed::Gap { .. } => {}
+            }
+            if projector.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        through.await?;
         let response = projector.response().filter(|_| projector.is_over());
         let status = response.and_then(|raw| status_of(raw.get()).map(str::to_owned));
         Ok(status.map(|status| End { status, at_seconds: logged_at(last) }))

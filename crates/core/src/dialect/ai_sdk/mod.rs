@@ -1,5 +1,6 @@
 //! Agent events ⇄ chunks of the AI SDK: what one reader of a turn or task is sent, and the way back for upstreams.
 
+mod announced;
 mod assemble;
 mod calls;
 mod events;
@@ -27,6 +28,7 @@ use events::EventFacts;
 use parts::{Parts, TextKind};
 use streamed::Streamed;
 
+pub use announced::AnnouncedOperation;
 pub use assemble::Assembler;
 pub use calls::{OperationCalls, OwedChunk, answer_chunk};
 pub use fold::DeltaFold;

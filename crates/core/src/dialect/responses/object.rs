@@ -38,48 +38,92 @@ pub const ECHOED: &[&str] = &[
     "user",
 ];
 
-/// What does not change while a response is made: an object that is still open at its end.
+/// What does not change while a response is made, in the order of its names: what it is, and what its request asked for.
+#[derive(Serialize, Deserialize)]
+#[serde(default)]
+struct HeadFields {
+    background: Value,
+    conversation: Value,
+    #[serde(skip_deserializing)]
+    created_at: u64,
+    frequency_penalty: Value,
+    #[serde(skip_deserializing)]
+    id: String,
+    instructions: Value,
+    max_output_tokens: Value,
+    max_tool_calls: Value,
+    metadata: Value,
+    model: Value,
+    #[serde(skip_deserializing)]
+    object: &'static str,
+    parallel_tool_calls: Value,
+    presence_penalty: Value,
+    previous_response_id: Value,
+    prompt_cache_key: Value,
+    reasoning: Value,
+    safety_identifier: Value,
+    service_tier: Value,
+    store: Value,
+    temperature: Value,
+    text: Value,
+    tool_choice: Value,
+    tools: Value,
+    top_logprobs: Value,
+    top_p: Value,
+    truncation: Value,
+    user: Value,
+}
+
+/// The API's own defaults.
+impl Default for HeadFields {
+    fn default() -> HeadFields {
+        HeadFields {
+            background: false.into(),
+            conversation: Value::Null,
+            created_at: 0,
+            frequency_penalty: 0.into(),
+            id: String::new(),
+            instructions: Value::Null,
+            max_output_tokens: Value::Null,
+            max_tool_calls: Value::Null,
+            metadata: object!({}),
+            model: Value::Null,
+            object: "response",
+            parallel_tool_calls: true.into(),
+            presence_penalty: 0.into(),
+            previous_response_id: Value::Null,
+            prompt_cache_key: Value::Null,
+            reasoning: object!({ "effort": null, "summary": null }),
+            safety_identifier: Value::Null,
+            service_tier: "default".into(),
+            store: true.into(),
+            temperature: 1.into(),
+            text: object!({ "format": { "type": "text" } }),
+            tool_choice: "auto".into(),
+            tools: object!([]),
+            top_logprobs: 0.into(),
+            top_p: 1.into(),
+            truncation: "disabled".into(),
+            user: Value::Null,
+        }
+    }
+}
+
+/// The head of a response as text: an object that is still open at its end.
 #[derive(Clone)]
 pub struct Head(Arc<str>);
 
 impl Head {
     /// `asked` is what the request said, as the event that began the response keeps it.
     pub fn new(id: &str, model: &str, created_at: u64, asked: Option<&RawValue>) -> Head {
-        let mut fields = object!({
-            "background": false,
-            "conversation": null,
-            "frequency_penalty": 0,
-            "instructions": null,
-            "max_output_tokens": null,
-            "max_tool_calls": null,
-            "metadata": {},
-            "model": model,
-            "parallel_tool_calls": true,
-            "presence_penalty": 0,
-            "previous_response_id": null,
-            "prompt_cache_key": null,
-            "reasoning": { "effort": null, "summary": null },
-            "safety_identifier": null,
-            "service_tier": "default",
-            "store": true,
-            "temperature": 1,
-            "text": { "format": { "type": "text" } },
-            "tool_choice": "auto",
-            "tools": [],
-            "top_logprobs": 0,
-            "top_p": 1,
-            "truncation": "disabled",
-            "user": null,
-        });
+        // By way of a map, in which the last of several members of one name counts.
         let asked: Option<Map<String, Value>> = asked.and_then(|raw| serde_json::from_str(raw.get()).ok());
-        for (key, value) in asked.into_iter().flatten().filter(|(key, _)| ECHOED.contains(&key.as_str())) {
-            fields[key] = value;
-        }
-        fields["id"] = id.into();
-        fields["object"] = "response".into();
-        fields["created_at"] = created_at.into();
-        let text = fields.to_string();
-        Head(text.strip_suffix('}').unwrap_or_default().into())
+        let mut asked = asked.unwrap_or_default();
+        asked.entry("model").or_insert_with(|| model.into());
+        let asked: HeadFields = serde_json::from_value(Value::Object(asked)).unwrap_or_default();
+        let fields = HeadFields { id: id.to_owned(), created_at, ..asked };
+        let text = json::raw(&fields);
+        Head(text.get().strip_suffix('}').unwrap_or_default().into())
     }
 
     /// The whole object.
@@ -263,6 +307,25 @@ mod tests {
         for nothing in [object!({}), object!(7), object!({ "cost": 1 }), object!({ "prompt_tokens": "five" })] {
             assert_eq!(usage(nothing), None);
         }
+    }
+
+    #[test]
+    fn a_response_repeats_what_its_struct_has_in_the_order_of_the_names() {
+        let head =
+            Head::new("resp_1", "demo", 9, Some(&json::raw(&object!({ "model": "m", "tools": [1], "top_p": null }))));
+        let whole = head.with(&State::of("in_progress"), &[]);
+        assert!(whole.get().starts_with(concat!(
+            r#"{"background":false,"conversation":null,"created_at":9,"frequency_penalty":0,"id":"resp_1","instructions":null,"#,
+            r#""max_output_tokens":null,"max_tool_calls":null,"metadata":{},"model":"m","object":"response","#,
+            r#""parallel_tool_calls":true,"presence_penalty":0,"previous_response_id":null,"prompt_cache_key":null,"#,
+            r#""reasoning":{"effort":null,"summary":null},"safety_identifier":null,"service_tier":"default","store":true,"#,
+            r#""temperature":1,"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[1],"top_logprobs":0,"#,
+            r#""top_p":null,"truncation":"disabled","user":null,"status":"in_progress","#,
+        )), "{whole}");
+        let fields: Map<String, Value> = serde_json::from_str(json::raw(&HeadFields::default()).get()).unwrap();
+        let own = ["created_at", "id", "object"];
+        let echoed: Vec<&str> = fields.keys().map(String::as_str).filter(|key| !own.contains(key)).collect();
+        assert_eq!(echoed, ECHOED);
     }
 
     #[test]
