@@ -21,6 +21,7 @@ pub mod servers;
 mod sorted;
 pub mod ws;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,10 +136,23 @@ impl Endpoints {
 /// The HTTP library keeps the date that it wrote last until the wall clock is past it, so that a clock which is set back
 /// would leave it standing.
 async fn date(mut response: Response) -> Response {
-    if let Ok(date) = HeaderValue::try_from(clock::http_date(clock::wall_ms())) {
+    if let Some(date) = date_at(clock::unix_seconds()) {
         response.headers_mut().entry(DATE).or_insert(date);
     }
     response
+}
+
+/// A second as a header. Each thread keeps the one that it wrote last, since most answers leave in the same second as one before.
+fn date_at(seconds: u64) -> Option<HeaderValue> {
+    thread_local! {
+        static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
+    }
+    LAST.with_borrow_mut(|last| {
+        if last.as_ref().is_none_or(|(of, _)| *of != seconds) {
+            *last = Some((seconds, HeaderValue::try_from(clock::http_date(seconds * 1000)).ok()?));
+        }
+        last.as_ref().map(|(_, date)| date.clone())
+    })
 }
 
 /// What accepts connections, and serves the endpoints on them.
@@ -176,7 +190,8 @@ impl Acceptor {
                         let server = ConnectionServer {
                             router: self.router.clone(),
                             header_timeout: limits.header_timeout,
-                            closing: self.closing.clone(),
+                            // One of its own, because those who wait for the same one wait for each other's lock.
+                            closing: self.closing.child_token(),
                         };
                         // Apart, because a connection keeps room for the larger of the two as long as it lasts.
                         match self.tls.clone() {
