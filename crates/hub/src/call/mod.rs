@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::call::facts::{ClientFacts, our_info};
-use crate::call::outcome::CallOutcome;
+use crate::call::outcome::{CallOutcome, ResultKind};
 use crate::call::server_request::Replier;
 use crate::fields::{Raw, raw};
 use crate::message::{self, RpcResult};
@@ -217,6 +217,7 @@ impl fmt::Debug for CallEnd {
 pub struct CallReply {
     pub answer: RpcResult,
     pub outcome: CallOutcome,
+    pub kind: ResultKind,
     pub status: u16,
     /// The call goes on as a task of this session's, so what it has asked is still to be answered.
     pub goes_on_in: Option<LogId>,
@@ -228,7 +229,8 @@ impl CallReply {
     }
 
     pub fn with_status(answer: RpcResult, status: u16) -> CallReply {
-        CallReply { outcome: CallOutcome::of_answer(&answer), answer, status, goes_on_in: None }
+        let (outcome, kind) = outcome::of_answer(&answer);
+        CallReply { answer, outcome, kind, status, goes_on_in: None }
     }
 }
 
@@ -262,7 +264,9 @@ pub type CallFuture = Pin<Box<dyn Future<Output = CallReply> + Send>>;
 /// A call that is under way. Dropping it takes the call back.
 pub struct Conversation {
     said: mpsc::Receiver<Inbound>,
-    work: CallFuture,
+    /// `None` once it has ended.
+    work: Option<CallFuture>,
+    /// Its end, until that is told.
     ended: Option<CallReply>,
 }
 
@@ -270,18 +274,19 @@ impl Conversation {
     /// Begins the work that `make` gives; what belongs to it goes to the sink.
     pub fn begin(make: impl FnOnce(InboundSink) -> CallFuture) -> Conversation {
         let (sink, said) = mpsc::channel(INBOUND_MAX);
-        Conversation { said, work: make(sink), ended: None }
+        Conversation { said, work: Some(make(sink)), ended: None }
     }
 
-    /// Everything that was said before the answer comes before the answer.
+    /// Everything that was said before the answer comes before the answer. After its end nothing comes any more.
     pub async fn next(&mut self) -> ConversationStep {
-        if self.ended.is_none() {
+        if let Some(work) = &mut self.work {
             tokio::select! {
                 biased;
                 Some(inbound) = self.said.recv() => return ConversationStep::Said(inbound),
-                reply = &mut self.work => {
+                reply = work => {
                     // Senders see from here on that the receiver is gone, and a call that goes on can send elsewhere.
                     self.said.close();
+                    self.work = None;
                     self.ended = Some(reply);
                 }
             }
@@ -289,7 +294,7 @@ impl Conversation {
         if let Some(inbound) = self.said.recv().await {
             return ConversationStep::Said(inbound);
         }
-        match self.ended.clone() {
+        match self.ended.take() {
             Some(reply) => ConversationStep::Ended(reply),
             None => std::future::pending().await,
         }

@@ -92,7 +92,7 @@ pub async fn carry(
         event_stream(rest(talk, asked))
     } else {
         match whole(talk).await {
-            Some(body) => Response::new(streamable_http::full(body)),
+            Some(body) => Response::new(streamable_http::full(body.into())),
             None => return asked.lost(),
         }
     };
@@ -162,7 +162,7 @@ impl ForwardedRequest {
 
     fn lost(&self) -> Response<ResponseBody> {
         match self.unknown() {
-            Some(end) => json(StatusCode::OK, &end),
+            Some(end) => json(StatusCode::OK, end),
             None => {
                 let text = "The server that has the session went away. Try again.";
                 problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text)

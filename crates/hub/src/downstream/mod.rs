@@ -41,7 +41,12 @@ fn speaks(backend: &Backend, revision: &dyn Revision) -> bool {
 }
 
 /// Begins whatever the request asks for, of a client that speaks this revision.
-fn begin(hub: &Arc<Hub>, revision: &'static dyn Revision, client: ClientContext, request: RpcRequest) -> Conversation {
+fn begin(
+    hub: &Arc<Hub>,
+    revision: &'static dyn Revision,
+    client: ClientContext,
+    request: Arc<RpcRequest>,
+) -> Conversation {
     let hub = hub.clone();
     Conversation::begin(move |sink| {
         Box::pin(async move {

@@ -54,8 +54,8 @@ pub async fn answer(
         (None, _, method) => match ListKind::of_method(method) {
             Some(kind) => list(hub, client, &backend, kind, request, sink).await,
             None => {
-                let params = Fields::of(request.params.as_deref());
-                match hosted_task::begin(hub, client, &backend, method, &params).await {
+                let params = || Fields::of(request.params.as_deref());
+                match hosted_task::begin(hub, client, &backend, method, params).await {
                     Some(reply) => reply,
                     None => {
                         let reply = call::call(hub, client, &backend, request, sink).await;
@@ -70,7 +70,7 @@ pub async fn answer(
     {
         session.set_log_level(level);
     }
-    subscriptions::note(client, Some(name), &request.method, request.params.as_ref(), &reply).await;
+    subscriptions::note(client, Some(name), &request.method, request.params.as_deref(), &reply).await;
     reply
 }
 

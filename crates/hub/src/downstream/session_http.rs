@@ -149,7 +149,7 @@ async fn initialize(
         }
     };
     let reply = greet(hub, &session).await;
-    let mut response = json(StatusCode::OK, &message::response(&request.id, &reply.answer));
+    let mut response = json(StatusCode::OK, message::response(&request.id, &reply.answer));
     if let Ok(id) = HeaderValue::from_str(session.id.as_str()) {
         response.headers_mut().insert(SESSION, id);
     }
@@ -206,7 +206,7 @@ async fn call(
     request: RpcRequest,
 ) -> Response<ResponseBody> {
     match begun(hub, session, role, request).await {
-        Some(Outlet::Direct(response)) => json(StatusCode::OK, &response),
+        Some(Outlet::Direct(response)) => json(StatusCode::OK, response),
         Some(Outlet::Stream(opened)) => {
             let primed = revision_of(session).primes_streams(&session.record.version);
             let first = primed.then(|| format!("{RETRY}{}", sse::encode(Some(&session.event_id(opened.at)), "")));
@@ -225,8 +225,9 @@ async fn run(
     outlet: oneshot::Sender<Outlet>,
 ) {
     let under_way = session.started(&request.id);
-    let mut conversation =
-        begin(&hub, revision_of(&session), ClientContext::of_session(&session).with_role(role), request.clone());
+    let request = Arc::new(request);
+    let client = ClientContext::of_session(&session).with_role(role);
+    let mut conversation = begin(&hub, revision_of(&session), client, request.clone());
     let mut on_stream = OnStream::new(&session, &request, outlet);
     let mut slow = hub.slow_calls.begin();
     loop {

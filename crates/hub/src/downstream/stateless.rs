@@ -63,7 +63,7 @@ pub struct StatelessCall {
     hub: Arc<Hub>,
     revision: &'static dyn Revision,
     client: ClientContext,
-    request: RpcRequest,
+    request: Arc<RpcRequest>,
     conversation: Conversation,
     /// Messages that the client has not got yet.
     said: VecDeque<Raw>,
@@ -82,6 +82,7 @@ impl StatelessCall {
         request: RpcRequest,
         gone: CancellationToken,
     ) -> Result<StatelessCall, CallReply> {
+        let request = Arc::new(request);
         let params = Fields::of(request.params.as_deref());
         let state = params.text("requestState").filter(|_| may_wait(&request.method));
         let (conversation, said, given) = match state {
@@ -275,6 +276,8 @@ fn ask(hub: &Hub, suspended: SuspendedCall) -> CallReply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::borrow::Cow;
+
     use crate::call::BackendCall;
     use crate::call::facts::{ClientFacts, no_capabilities, our_info};
     use crate::call::server_request::AnswerReceiver;
@@ -300,7 +303,14 @@ mod tests {
         let facts = ClientFacts { capabilities: raw(&json!({ "elicitation": {} })), info: our_info() };
         let call = BackendCall::new(Caller::without_session(alice, facts), "tools/call", None);
         let revision = revision::newest(Exchange::Stateless);
-        (revision, RpcRequest { id: message::RpcId::number(1), params: revision.params(&call), method: call.method })
+        (
+            revision,
+            RpcRequest {
+                id: message::RpcId::number(1),
+                params: revision.params(&call).map(Cow::into_owned),
+                method: call.method,
+            },
+        )
     }
 
     #[tokio::test]
@@ -326,7 +336,7 @@ mod tests {
             hub,
             revision,
             client,
-            request,
+            request: request.into(),
             conversation,
             said: VecDeque::new(),
             given: Fields::default(),
@@ -369,8 +379,16 @@ mod tests {
             Fields::default().and("name", &json!({ "action": "accept" })).and("garbled", &5).and("7", &json!({}));
         let given = given.and("other", &json!({ "action": "accept" }));
         let gone = CancellationToken::new();
-        let mut call =
-            StatelessCall { hub, revision, client, request, conversation, said: VecDeque::new(), given, gone };
+        let mut call = StatelessCall {
+            hub,
+            revision,
+            client,
+            request: request.into(),
+            conversation,
+            said: VecDeque::new(),
+            given,
+            gone,
+        };
         let Next::Ended(reply) = call.next().await else { panic!("it asks") };
         let asked = Fields::of(reply.answer.ok().as_deref()).object("inputRequests");
         let keys: Vec<&str> = asked.iter().map(|(key, _)| key).collect();

@@ -229,6 +229,7 @@ async fn run(
     out: mpsc::Sender<Raw>,
     under_way: CallGuard,
 ) {
+    let request = Arc::new(request);
     let mut conversation = begin(&hub, revision_of(&session), client, request.clone());
     while let Some(step) = under_way.token().run_until_cancelled(conversation.next()).await {
         match step {

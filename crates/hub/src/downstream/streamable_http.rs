@@ -21,7 +21,7 @@ use crate::catalogue::mirrored_headers::{self, plain_text};
 use crate::downstream::session_http::{self, Outlet};
 use crate::downstream::stateless::{self, Next, StatelessCall};
 use crate::downstream::{carried_requests, revision_of, speaks};
-use crate::fields::{Fields, Raw, raw};
+use crate::fields::{Fields, Raw, into_bytes, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage, RpcRequest};
 use crate::relay::{ClientContext, call, task};
@@ -140,24 +140,24 @@ pub fn version(headers: &HeaderMap) -> Option<&str> {
 
 /// An error without an id, as HTTP says no.
 pub fn problem(status: StatusCode, code: i64, text: &str) -> Response<ResponseBody> {
-    json(status, &message::nameless_error(code, text))
+    json(status, message::nameless_error(code, text))
 }
 
-pub fn json(status: StatusCode, body: &Raw) -> Response<ResponseBody> {
-    let mut response = Response::new(full(body.get().to_owned()));
+pub fn json(status: StatusCode, body: Raw) -> Response<ResponseBody> {
+    let mut response = Response::new(full(into_bytes(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     response
 }
 
 pub fn empty(status: StatusCode) -> Response<ResponseBody> {
-    let mut response = Response::new(full(String::new()));
+    let mut response = Response::new(full(Bytes::new()));
     *response.status_mut() = status;
     response
 }
 
-pub(super) fn full(text: String) -> ResponseBody {
-    Full::new(Bytes::from(text)).boxed_unsync()
+pub(super) fn full(body: Bytes) -> ResponseBody {
+    Full::new(body).boxed_unsync()
 }
 
 pub fn event_stream(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response<ResponseBody> {
@@ -239,7 +239,7 @@ fn respond_to_batch(session: &Arc<HubSession>, outlets: Vec<Outlet>) -> Response
     }
     match (direct.is_empty(), streams.is_empty()) {
         (true, true) => empty(StatusCode::ACCEPTED),
-        (false, true) => json(StatusCode::OK, &raw(&direct)),
+        (false, true) => json(StatusCode::OK, raw(&direct)),
         (_, false) => {
             let events: String = direct.iter().map(|response| sse::encode(None, response.get())).collect();
             let first = futures_util::stream::once(async move { Ok(Bytes::from(events)) });
@@ -300,7 +300,7 @@ fn judges_itself(backend: &Backend, revision: &dyn Revision) -> bool {
 
 fn respond_stateless(id: &RpcId, reply: &CallReply) -> Response<ResponseBody> {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::OK);
-    json(status, &message::response(id, &reply.answer))
+    json(status, message::response(id, &reply.answer))
 }
 
 fn client_of(

@@ -106,8 +106,13 @@ impl Hub {
 
     pub fn find(&self, principal: &Principal, name: &str) -> Option<Backend> {
         let backends = self.backends.read().unwrap_or_else(PoisonError::into_inner);
-        let key = |owner: Option<&Principal>| BackendKey { owner: owner.cloned(), name: name.into() };
-        backends.get(&key(Some(principal))).or_else(|| backends.get(&key(None))).cloned()
+        let mut key = BackendKey::of(principal, name);
+        let own = backends.get(&key);
+        own.or_else(|| {
+            key.owner = None;
+            backends.get(&key)
+        })
+        .cloned()
     }
 
     /// The same, also if another node has only just added it.

@@ -8,6 +8,7 @@ use bowline_core::Backoff;
 use bowline_core::backend::{CallFailure, ResendPolicy};
 use bowline_env::{clock, entropy};
 use serde_json::json;
+use serde_json::value::RawValue;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -389,10 +390,18 @@ pub fn subscribe(hub: &Arc<Hub>, client: &ClientContext, backend: &Backend, requ
 }
 
 /// Keeps a request that stands, if it was granted. Without a server it is meant for all of them.
-pub async fn note(client: &ClientContext, server: Option<&str>, method: &str, params: Option<&Raw>, reply: &CallReply) {
-    let (Some(session), true) = (&client.session, reply.answer.is_ok()) else { return };
-    let standing =
-        KeptRequest { server: server.map(ToOwned::to_owned), method: method.to_owned(), params: params.cloned() };
+pub async fn note(
+    client: &ClientContext,
+    server: Option<&str>,
+    method: &str,
+    params: Option<&RawValue>,
+    reply: &CallReply,
+) {
+    let (Some(session), true, true) = (&client.session, KeptRequest::is_kept(method), reply.answer.is_ok()) else {
+        return;
+    };
+    let (server, params) = (server.map(ToOwned::to_owned), params.map(ToOwned::to_owned));
+    let standing = KeptRequest { server, method: method.to_owned(), params };
     session.keep(standing).await;
 }
 

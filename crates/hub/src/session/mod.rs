@@ -59,8 +59,8 @@ pub struct HubSession {
     pub principal: Principal,
     pub record: HubSessionRecord,
     pub client: Arc<ClientFacts>,
-    /// What servers know of the client: sent once, with the first of its calls.
-    seen: Arc<ClientFacts>,
+    /// Who calls, for servers. They are told once what the client can do, with the first of its calls.
+    caller: Caller,
     /// It has the hub's tools, and can answer with them what it cannot answer itself.
     pub has_tools: bool,
     /// Where backends send what belongs to no call.
@@ -188,14 +188,20 @@ impl HubSession {
         let has_tools = has_hub_tools && record.route == Route::All;
         let everything =
             || ClientFacts { capabilities: facts::with_tools(&client.capabilities), info: client.info.clone() };
-        let seen = if has_tools { Arc::new(everything()) } else { client.clone() };
+        let caller = Caller {
+            lane: log.id().as_str().into(),
+            owner: principal.as_str().into(),
+            exchange: if record.handle { Exchange::Stateless } else { Exchange::Session },
+            client: if has_tools { Arc::new(everything()) } else { client.clone() },
+            inbox: Some(inbox.clone()),
+        };
         let ended = CancellationToken::new();
         HubSession {
             id: log.id().clone(),
             principal,
             record,
             client,
-            seen,
+            caller,
             has_tools,
             inbox,
             host,
@@ -228,13 +234,7 @@ impl HubSession {
     }
 
     pub fn caller(&self) -> Caller {
-        Caller {
-            lane: self.id.as_str().into(),
-            owner: self.principal.as_str().into(),
-            exchange: if self.record.handle { Exchange::Stateless } else { Exchange::Session },
-            client: self.seen.clone(),
-            inbox: Some(self.inbox.clone()),
-        }
+        self.caller.clone()
     }
 
     /// Whether the client itself can answer this request.

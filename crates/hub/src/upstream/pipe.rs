@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bowline_core::backend::{DialError, Generation};
 use futures_util::future::{BoxFuture, Either};
+use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -106,7 +107,8 @@ impl Pipe {
         }
         for (method, params) in kept {
             let shared_lane = SHARED_LANE.into();
-            let _ = tokio::time::timeout(RENEWAL_TIMEOUT, self.send(&method, params, &shared_lane, None)).await;
+            let _ =
+                tokio::time::timeout(RENEWAL_TIMEOUT, self.send(&method, params.as_deref(), &shared_lane, None)).await;
         }
     }
 
@@ -117,7 +119,7 @@ impl Pipe {
         let shared_lane = SHARED_LANE.into();
         let mut begun = Vec::new();
         for params in unwanted {
-            begun.extend(self.begin(UNSUBSCRIBE, Some(params), &shared_lane, None).await);
+            begun.extend(self.begin(UNSUBSCRIBE, Some(&params), &shared_lane, None).await);
         }
         drop(order);
         let all = futures_util::future::join_all(begun.into_iter().map(SentRequest::ended));
@@ -145,7 +147,7 @@ impl Pipe {
 
     async fn open(self: &Arc<Self>, revision: &dyn Revision, caller: &Caller) -> CallEnding {
         let opening = revision.opening(caller);
-        self.send(&opening.method, revision.params(&opening), &SHARED_LANE.into(), None).await
+        self.send(&opening.method, revision.params(&opening).as_deref(), &SHARED_LANE.into(), None).await
     }
 
     async fn initialize(self: &Arc<Self>) -> Result<ServerFacts, DialError> {
@@ -186,12 +188,12 @@ impl Pipe {
         let shared_lane: Arc<str> = SHARED_LANE.into();
         let lane = if caller.inbox.is_some() { &caller.lane } else { &shared_lane };
         let Some(subscriptions) = &self.subscriptions else {
-            return self.send(method, params, lane, sink.clone()).await;
+            return self.send(method, params.as_deref(), lane, sink.clone()).await;
         };
         let Some(mut turn) = subscriptions.turn(call).await else {
             return CallEnding::answered(Ok(crate::fields::empty()));
         };
-        let ending = match self.begin(method, params, lane, sink.clone()).await {
+        let ending = match self.begin(method, params.as_deref(), lane, sink.clone()).await {
             Ok(begun) => {
                 turn.sent();
                 begun.ended().await
@@ -229,7 +231,7 @@ impl Pipe {
         let shared_lane: Arc<str> = SHARED_LANE.into();
         let mut again = false;
         loop {
-            let Ok(begun) = self.begin(&listen.method, params.clone(), &shared_lane, None).await else {
+            let Ok(begun) = self.begin(&listen.method, params.as_deref(), &shared_lane, None).await else {
                 return;
             };
             if std::mem::replace(&mut again, true) {
@@ -255,7 +257,7 @@ impl Pipe {
     async fn send(
         self: &Arc<Self>,
         method: &str,
-        params: Option<Raw>,
+        params: Option<&RawValue>,
         lane: &Arc<str>,
         sink: Option<InboundSink>,
     ) -> CallEnding {
@@ -269,7 +271,7 @@ impl Pipe {
     async fn begin<'a>(
         self: &'a Arc<Self>,
         method: &str,
-        params: Option<Raw>,
+        params: Option<&RawValue>,
         lane: &Arc<str>,
         sink: Option<InboundSink>,
     ) -> Result<SentRequest<'a>, String> {
@@ -283,7 +285,7 @@ impl Pipe {
         let heard = said.as_ref().map(|(said, _)| said.clone());
         let listens = method == "subscriptions/listen";
         self.waiting.enter(number, PendingCall { answered, said: heard, lane: lane.clone(), progress, listens });
-        let outgoing = Outgoing::request(message::request(&RpcId::number(number), method, params.as_ref()), number);
+        let outgoing = Outgoing::request(message::request(&RpcId::number(number), method, params.as_deref()), number);
         let open = OpenRequest { pipe: self, number, departure: outgoing.departure.clone(), over: false };
         match self.out.send(outgoing).await {
             Ok(()) => Ok(SentRequest { open, ending, said }),
@@ -540,7 +542,7 @@ mod tests {
         let (sink, mut said) = mpsc::channel(1);
         let (deaf, other): (Arc<str>, Arc<str>) = ("deaf".into(), "other".into());
         let params = crate::fields::raw(&serde_json::json!({ "_meta": { "progressToken": "mine" } }));
-        let deaf = pipe.begin("tools/call", Some(params), &deaf, Some(sink)).await.unwrap();
+        let deaf = pipe.begin("tools/call", Some(&params), &deaf, Some(sink)).await.unwrap();
         let other = pipe.begin("tools/call", None, &other, None).await.unwrap();
         for step in 1..=1000 {
             let progress = format!(r#"{{"progressToken":1,"progress":{step}}}"#);

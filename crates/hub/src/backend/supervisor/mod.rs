@@ -156,8 +156,9 @@ pub fn start(
         driver.publish();
     }
     let (dispatcher, renewals) = (driver.dispatcher.clone(), driver.renewals.clone());
+    let observer = driver.context.observer.calls_of(&key);
     tokio::spawn(driver.drive(commanded, noted, transport_said));
-    Backend { key, spec, reach, commands, dispatcher, snapshot: shown, renewals, counts: Arc::default() }
+    Backend { key, spec, reach, commands, dispatcher, snapshot: shown, renewals, counts: Arc::default(), observer }
 }
 
 impl Supervisor {

@@ -13,6 +13,7 @@ use super::HttpTransport;
 use super::request::PostError;
 use super::response::{self, ResponseOutcome};
 use crate::call::{BackendCall, CallEnding, Exchange};
+use crate::fields::into_bytes;
 use crate::message::{self, RpcId};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::{BackendSession, HttpSession};
@@ -29,8 +30,8 @@ impl HttpTransport {
 
     async fn ping(self: &Arc<Self>, session: Option<&Arc<HttpSession>>) -> PingOutcome {
         let id = self.own_id();
-        let ping = message::request(&id, self.revision(Exchange::Session).ping_method(), None);
-        self.pinged(&id, self.post(&ping, &[], session.map(|session| &**session)).await).await
+        let ping = into_bytes(message::request(&id, self.revision(Exchange::Session).ping_method(), None));
+        self.pinged(&id, self.post(ping, &[], session.map(|session| &**session)).await).await
     }
 
     async fn pinged(self: &Arc<Self>, id: &RpcId, posted: Result<Response, PostError>) -> PingOutcome {
@@ -118,7 +119,7 @@ impl HttpTransport {
             let revision = self.revision(Exchange::Stateless);
             let ping = BackendCall::of_hub(revision.ping_method(), None);
             let (body, headers) = self.alone(revision, &id, &ping);
-            self.pinged(&id, self.post(&body, &headers, None).await).await
+            self.pinged(&id, self.post(body, &headers, None).await).await
         } else {
             self.ping(session.as_ref()).await
         };

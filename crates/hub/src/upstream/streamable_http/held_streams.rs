@@ -168,7 +168,7 @@ pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
             let asked = clock::now();
             let id = transport.own_id();
             let (body, headers) = transport.alone(revision, &id, &listen);
-            let response = match opening.wait(Box::pin(transport.post(&body, &headers, None))).await {
+            let response = match opening.wait(Box::pin(transport.post(body, &headers, None))).await {
                 HeldStreamAnswer::Answered(response) => response,
                 HeldStreamAnswer::Again => continue,
                 HeldStreamAnswer::NotOffered => return,

@@ -24,7 +24,7 @@ use url::Url;
 
 use crate::call::facts::ServerFacts;
 use crate::call::{BackendCall, CallEnding, Caller, Exchange};
-use crate::fields::Raw;
+use crate::fields::{Raw, into_bytes};
 use crate::message::{self, RpcId};
 use crate::revision::{self, Revision};
 use crate::upstream::backend_session::{BackendSession, BackendSessions, HttpSession};
@@ -124,7 +124,7 @@ impl HttpTransport {
             for revision in revision::exchanging(Exchange::Stateless) {
                 let id = self.own_id();
                 let (body, headers) = self.alone(revision, &id, &revision.opening(&Caller::hub()));
-                let posted = self.post(&body, &headers, None).await;
+                let posted = self.post(body, &headers, None).await;
                 let response = posted.map_err(|error| HttpDialError::Failed(passing(error.why)))?;
                 found = match self.judge_probe(revision, response, &id).await {
                     ControlFlow::Break(found) => return found,
@@ -184,9 +184,9 @@ impl HttpTransport {
         let id = self.own_id();
         let revision = revision::newest(Exchange::Session);
         let opening = revision.opening(&lane.caller);
-        let body = message::request(&id, &opening.method, revision.params(&opening).as_ref());
+        let body = into_bytes(message::request(&id, &opening.method, revision.params(&opening).as_deref()));
         let failed = |reason: String| HttpDialError::Failed(passing(reason));
-        let response = self.post(&body, &[], None).await.map_err(|error| match error {
+        let response = self.post(body, &[], None).await.map_err(|error| match error {
             PostError { failure: PostFailure::NotSent, why: reason } => {
                 HttpDialError::Unreachable { reason, retry_after: None }
             }
@@ -222,7 +222,7 @@ impl HttpTransport {
         let asked = AskedByBackend::default();
         let session = Arc::new(HttpSession { id: session, headers, initialized: result, asked, over });
         let initialized = message::notification("notifications/initialized", None);
-        let _ = self.post(&initialized, &[], Some(&session)).await;
+        let _ = self.post(into_bytes(initialized), &[], Some(&session)).await;
         let kept = self.dial.renewals.of(&lane.caller.lane);
         if session.id.is_none() {
             self.subscriptions.renewed(&kept).await;
@@ -301,7 +301,7 @@ impl HttpTransport {
             let Some(lane) = lane else { return };
             let session = lane.session.lock().await.clone();
             if let Some(session) = session {
-                let _ = self.post(&body, &[], Some(&session)).await;
+                let _ = self.post(into_bytes(body), &[], Some(&session)).await;
             }
         }
     }
@@ -377,9 +377,9 @@ impl HttpTransport {
     /// Sends a request whose answer is not awaited.
     pub(super) async fn ask(self: &Arc<Self>, session: &Arc<HttpSession>, method: &str, params: Option<&Raw>) {
         let id = self.own_id();
-        let body = message::request(&id, method, params);
+        let body = into_bytes(message::request(&id, method, params.map(|raw| &**raw)));
         let asked = async {
-            if let Ok(response) = self.post(&body, &[], Some(session)).await {
+            if let Ok(response) = self.post(body, &[], Some(session)).await {
                 response::read_response(response, &id, None, self, Some(session)).await;
             }
         };

@@ -18,7 +18,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use super::response::{self, ResponseOutcome, is_stream};
 use super::{HttpDialError, HttpTransport};
 use crate::call::{BackendCall, CallEnding, Exchange};
-use crate::fields::Raw;
+use crate::fields::into_bytes;
 use crate::message::{self, RpcId};
 use crate::revision::Revision;
 use crate::upstream::backend_session::{BackendSession, HttpSession, SessionCall};
@@ -48,7 +48,7 @@ impl Drop for OpenCall<'_> {
         if !self.over && !self.transport.closed.is_cancelled() {
             let body = message::notification("notifications/cancelled", Some(&cancelled(&self.id)));
             let (transport, session) = (self.transport.clone(), self.session.clone());
-            tokio::spawn(async move { transport.post(&body, &[], Some(&session)).await.map(drop) });
+            tokio::spawn(async move { transport.post(into_bytes(body), &[], Some(&session)).await.map(drop) });
         }
     }
 }
@@ -84,7 +84,7 @@ impl HttpTransport {
         let _listed = lane.map(|lane| SessionCall::new(lane, number, &call.caller, call.sink.clone()));
         let in_session = lane.map(|_| {
             let params = self.revision(Exchange::Session).params(call);
-            message::request(&id, &call.method, params.as_ref())
+            into_bytes(message::request(&id, &call.method, params.as_deref()))
         });
         let (outcome, status) = (ResponseOutcome::Other(String::new()), StatusCode::OK);
         let (session, open, response, last_id, why) = (None, None, None, None, String::new());
@@ -184,7 +184,7 @@ impl HttpTransport {
     async fn post_call<'a>(
         self: &'a Arc<Self>,
         call: &BackendCall,
-        in_session: Option<&Raw>,
+        in_session: Option<&Bytes>,
         lane: Option<&'a BackendSession<HttpSession>>,
         so_far: &mut CallProgress<'a>,
     ) -> Result<(ResponseStatus, Option<Duration>), PostFailure> {
@@ -194,18 +194,21 @@ impl HttpTransport {
                     let id = so_far.id.clone();
                     so_far.open = Some(OpenCall { transport: self, lane, session, id, over: false });
                 }
-                self.post(body, &[], so_far.session.as_deref()).await
+                self.post(body.clone(), &[], so_far.session.as_deref()).await
             }
             None => {
                 so_far.id = self.own_id();
                 let (body, headers) = self.alone(self.revision(Exchange::Stateless), &so_far.id, call);
-                self.post(&body, &headers, None).await
+                self.post(body, &headers, None).await
             }
         };
         match posted {
             Ok(response) => {
                 let (status, wait) = (response.status(), retry_after(&response));
-                (so_far.status, so_far.why) = (status, refusal(status));
+                so_far.status = status;
+                if !status.is_success() {
+                    so_far.why = refusal(status);
+                }
                 so_far.response = Some(response);
                 Ok((status_of(status), wait))
             }
@@ -270,7 +273,7 @@ impl HttpTransport {
 
     pub(in crate::upstream) async fn post(
         &self,
-        body: &Raw,
+        body: Bytes,
         headers: &[(String, String)],
         session: Option<&HttpSession>,
     ) -> Result<Response, PostError> {
@@ -282,7 +285,6 @@ impl HttpTransport {
             };
             all.append(sent, value);
         }
-        let body = Bytes::from(body.get().to_owned());
         self.dial.http.send(Method::POST, &self.endpoint, all, body).await.map_err(|error| PostError {
             failure: if error.is_unsent { PostFailure::NotSent } else { PostFailure::Unknown },
             why: error.why,
@@ -312,9 +314,9 @@ impl HttpTransport {
         revision: &dyn Revision,
         id: &RpcId,
         call: &BackendCall,
-    ) -> (Raw, Vec<(String, String)>) {
+    ) -> (Bytes, Vec<(String, String)>) {
         let params = revision.params(call);
-        let headers = revision.headers(call, params.as_ref());
-        (message::request(id, &call.method, params.as_ref()), headers)
+        let headers = revision.headers(call, params.as_deref());
+        (into_bytes(message::request(id, &call.method, params.as_deref())), headers)
     }
 }
