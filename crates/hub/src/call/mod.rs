@@ -70,6 +70,8 @@ impl fmt::Debug for Inbound {
 pub struct Caller {
     /// Names the client: each has an upstream session of its own where the backend has sessions.
     pub lane: Arc<str>,
+    /// Which of the sessions of clients that look alike it is, if those have several.
+    pub number: usize,
     pub owner: Arc<str>,
     pub exchange: Exchange,
     /// The client's capabilities, as the backend gets them.
@@ -86,11 +88,32 @@ impl Caller {
     pub fn without_session(principal: &Principal, client: ClientFacts) -> Caller {
         Caller {
             lane: format!("principal {principal} {}", client.capabilities).into(),
+            number: 0,
             owner: principal.as_str().into(),
             exchange: Exchange::Stateless,
             client: Arc::new(client),
             inbox: None,
         }
+    }
+
+    /// Whether the two are the same but for the session that they are in.
+    pub fn is_alike(&self, other: &Caller) -> bool {
+        self.base() == other.base()
+    }
+
+    /// What both have before their numbers.
+    fn base(&self) -> &str {
+        let whole = &*self.lane;
+        if self.number == 0 { whole } else { whole.rsplit_once(' ').map_or(whole, |(base, _)| base) }
+    }
+
+    /// The same client in another one of its sessions. The first has the number 0.
+    #[must_use]
+    pub fn numbered(self, number: usize) -> Caller {
+        if number == 0 {
+            return self;
+        }
+        Caller { lane: format!("{} {number}", self.lane).into(), number, ..self }
     }
 
     /// The hub itself.
@@ -99,6 +122,7 @@ impl Caller {
             let capabilities = raw(&json!({ "sampling": {}, "elicitation": { "form": {}, "url": {} }, "roots": {} }));
             Caller {
                 lane: SHARED_LANE.into(),
+                number: 0,
                 owner: SHARED_LANE.into(),
                 exchange: Exchange::Stateless,
                 client: Arc::new(ClientFacts { capabilities, info: our_info() }),

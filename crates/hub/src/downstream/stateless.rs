@@ -78,7 +78,7 @@ impl StatelessCall {
     pub fn take_up(
         hub: &Arc<Hub>,
         revision: &'static dyn Revision,
-        client: ClientContext,
+        mut client: ClientContext,
         request: RpcRequest,
         gone: CancellationToken,
     ) -> Result<StatelessCall, CallReply> {
@@ -88,6 +88,7 @@ impl StatelessCall {
         let (conversation, said, given) = match state {
             Some(state) if hub.suspended.node_of(&state).is_some() => {
                 let suspended = answered(hub, &client, &request, &state)?;
+                client.caller = client.caller.numbered(suspended.caller.number);
                 (suspended.conversation, suspended.said, Fields::default())
             }
             // Only stateless servers give out states. To any other the call would be a new one, and it would run twice.
@@ -96,11 +97,16 @@ impl StatelessCall {
             {
                 return Err(stale());
             }
-            _ => (
-                begin(hub, revision, client.clone(), request.clone()),
-                VecDeque::new(),
-                params.object("inputResponses"),
-            ),
+            _ => {
+                if may_wait(&request.method) {
+                    client.caller = hub.suspended.apart(client.caller);
+                }
+                (
+                    begin(hub, revision, client.clone(), request.clone()),
+                    VecDeque::new(),
+                    params.object("inputResponses"),
+                )
+            }
         };
         Ok(StatelessCall { hub: hub.clone(), revision, client, request, conversation, said, given, gone })
     }
@@ -199,6 +205,7 @@ impl StatelessCall {
             questions,
             said: std::mem::take(&mut self.said),
             principal: self.client.principal.clone(),
+            caller: self.client.caller.clone(),
             subject: subject(&self.request),
             until: clock::now(),
             gone: self.gone.clone(),

@@ -56,6 +56,7 @@ impl ClientContext {
             route: Route::All,
             caller: Caller {
                 lane: lane.into(),
+                number: 0,
                 owner: owner.as_str().into(),
                 exchange: Exchange::Session,
                 client: Arc::new(ClientFacts { capabilities: no_capabilities(), info: our_info() }),
@@ -134,7 +135,7 @@ pub fn acting(client: &ClientContext, session: Option<&Arc<HubSession>>) -> Clie
     // client can do, so a client without a session is another one to it when it acts by them.
     let facts = all_facts(&client);
     if client.caller.inbox.is_none() && client.exchange() == Exchange::Stateless {
-        client.caller = Caller::without_session(&client.principal, facts);
+        client.caller = Caller::without_session(&client.principal, facts).numbered(client.caller.number);
     } else {
         client.caller.client = Arc::new(facts);
     }

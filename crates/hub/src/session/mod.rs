@@ -190,6 +190,7 @@ impl HubSession {
             || ClientFacts { capabilities: facts::with_tools(&client.capabilities), info: client.info.clone() };
         let caller = Caller {
             lane: log.id().as_str().into(),
+            number: 0,
             owner: principal.as_str().into(),
             exchange: if record.handle { Exchange::Stateless } else { Exchange::Session },
             client: if has_tools { Arc::new(everything()) } else { client.clone() },
@@ -424,7 +425,7 @@ impl HubSession {
         let last = self.touched_ms.load(Ordering::Relaxed);
         let due = now.saturating_sub(last) >= TOUCH_EVERY_MS;
         if due && self.touched_ms.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.write_touch(now).await;
+            Box::pin(self.write_touch(now)).await;
         }
     }
 
