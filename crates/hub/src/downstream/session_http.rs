@@ -42,7 +42,7 @@ pub async fn post(
         && request.method == "initialize"
         && !headers.contains_key(SESSION)
     {
-        return initialize(hub, &who.principal, route, request).await;
+        return Box::pin(initialize(hub, &who.principal, route, request)).await;
     }
     let session = match find(hub, &who.principal, &route, headers).await {
         Ok(session) => session,
@@ -52,7 +52,7 @@ pub async fn post(
     match message {
         RpcMessage::Request(request) => call(hub, &session, who.role, request).await,
         other => {
-            heard(hub, &session, other).await;
+            Box::pin(heard(hub, &session, other)).await;
             empty(StatusCode::ACCEPTED)
         }
     }
@@ -238,7 +238,7 @@ async fn run(
             match select(pin!(next), &mut slow).await {
                 Either::Left((step, _)) => step,
                 Either::Right(_) => {
-                    on_stream.open().await;
+                    Box::pin(on_stream.open()).await;
                     continue;
                 }
             }
@@ -249,10 +249,10 @@ async fn run(
                 break;
             }
             Some(ConversationStep::Said(Inbound::Notification { method, params, .. })) => {
-                on_stream.say(&message::notification(&method, params.as_ref())).await;
+                Box::pin(on_stream.say(&message::notification(&method, params.as_ref()))).await;
             }
             Some(ConversationStep::Said(Inbound::Request { server, method, params, reply })) => {
-                on_stream.ask(PendingServerRequest::new(&server, method, params, reply)).await;
+                Box::pin(on_stream.ask(PendingServerRequest::new(&server, method, params, reply))).await;
             }
             Some(ConversationStep::Ended(reply)) => {
                 on_stream.end(Some(&reply)).await;
@@ -325,9 +325,9 @@ impl<'a> OnStream<'a> {
             // goes on.
             match reply {
                 Some(reply) if reply.goes_on_in.is_some() => self.session.ask_on_own_stream(stream),
-                _ => self.note(self.session.withdraw(stream, reply.map(|reply| reply.outcome)).await),
+                _ => self.note(Box::pin(self.session.withdraw(stream, reply.map(|reply| reply.outcome))).await),
             }
-            return self.say_last(stream, response).await;
+            return Box::pin(self.say_last(stream, response)).await;
         }
         if let Some(outlet) = self.outlet.take() {
             let _ = outlet.send(response.map_or(Outlet::Nothing, Outlet::Direct));

@@ -86,15 +86,15 @@ pub(super) async fn answer(
         }
     }
     if is_batch {
-        return post_batch(hub, who, &route, headers, request.body()).await;
+        return Box::pin(post_batch(hub, who, &route, headers, request.body())).await;
     }
     match message {
         Some(message) => match standing_alone(headers, &message) {
-            Some(revision) => post_stateless(hub, who, route, revision, headers, message).await,
+            Some(revision) => Box::pin(post_stateless(hub, who, route, revision, headers, message)).await,
             None => session_http::post(hub, who, route, headers, message).await,
         },
-        None if request.method() == Method::GET => session_http::get(hub, principal, &route, headers).await,
-        None => session_http::delete(hub, principal, &route, headers).await,
+        None if request.method() == Method::GET => Box::pin(session_http::get(hub, principal, &route, headers)).await,
+        None => Box::pin(session_http::delete(hub, principal, &route, headers)).await,
     }
 }
 

@@ -121,7 +121,7 @@ impl Hub {
             return Some(backend);
         }
         if self.neighbours.is_some()
-            && let Err(error) = self.learn().await
+            && let Err(error) = Box::pin(self.learn()).await
         {
             tracing::debug!(%error, "the list of servers cannot be read now");
         }

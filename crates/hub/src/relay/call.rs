@@ -77,7 +77,7 @@ async fn rounds(
         if client.exchange() == Exchange::Stateless || reply.kind != ResultKind::Question {
             return reply;
         }
-        params = match answer_questions(backend, params.as_deref(), result, sink).await {
+        params = match Box::pin(answer_questions(backend, params.as_deref(), result, sink)).await {
             Ok(params) => Some(Cow::Owned(params)),
             Err(error) => return CallReply::new(Err(error)),
         };
@@ -100,8 +100,8 @@ async fn once(
     if !refused || reply.status != 400 || method != "tools/call" || has_headers(client) {
         return reply;
     }
-    backend.relist(RELIST_PATIENCE).await;
-    send(hub, client, backend, method, params, sink).await
+    Box::pin(backend.relist(RELIST_PATIENCE)).await;
+    Box::pin(send(hub, client, backend, method, params, sink)).await
 }
 
 /// Whether the client itself made the headers of its request.

@@ -46,7 +46,7 @@ pub async fn begin(
     }
     let params = params();
     match (support(backend, &params)?, task::declares(client)) {
-        (_, true) => Some(start(hub, client, backend, &params).await),
+        (_, true) => Some(Box::pin(start(hub, client, backend, &params)).await),
         (TaskSupport::Required, false) => Some(task::extension_is_missing()),
         (TaskSupport::Optional, false) => None,
     }

@@ -402,7 +402,7 @@ pub async fn note(
     };
     let (server, params) = (server.map(ToOwned::to_owned), params.map(ToOwned::to_owned));
     let standing = KeptRequest { server, method: method.to_owned(), params };
-    session.keep(standing).await;
+    Box::pin(session.keep(standing)).await;
 }
 
 /// Asks a server that is connected for everything that the session wants of it and that it does not know of.

@@ -120,7 +120,7 @@ impl HubSessions {
         let mine = |session: &Arc<HubSession>| session.principal == *principal && !session.over.is_cancelled();
         match self.get(&id) {
             Some(session) => Ok(Some(session).filter(mine)),
-            None => self.open(principal, &id).await,
+            None => Box::pin(self.open(principal, &id)).await,
         }
     }
 

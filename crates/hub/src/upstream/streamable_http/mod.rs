@@ -268,7 +268,7 @@ impl HttpTransport {
             return Ok(session.clone());
         }
         let late = |_| HttpDialError::Failed(passing("it did not answer `initialize` in time"));
-        let (session, _) = tokio::time::timeout(SESSION_TIMEOUT, self.open(lane)).await.map_err(late)??;
+        let (session, _) = tokio::time::timeout(SESSION_TIMEOUT, Box::pin(self.open(lane))).await.map_err(late)??;
         *current = Some(session.clone());
         // Without sessions no stream is one client's; what is said to all comes over ours.
         if session.id.is_some() || lane.is_shared() {

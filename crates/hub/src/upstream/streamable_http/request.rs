@@ -123,20 +123,20 @@ impl HttpTransport {
                     if doubt {
                         self.suspect("the stream of a call was not opened in time");
                     }
-                    match self.resume_call(call, pause, &mut so_far).await {
+                    match Box::pin(self.resume_call(call, pause, &mut so_far)).await {
                         Ok(reading) => machine.handle_read(reading),
                         Err(failure) => machine.handle_not_resumed(failure),
                     }
                 }
                 (CallStep::AskSession { discard }, Some(lane)) => {
                     let Some(session) = so_far.session.clone() else { break };
-                    let outcome = self.ping_in_time(Some(&session)).await;
+                    let outcome = Box::pin(self.ping_in_time(Some(&session))).await;
                     if discard && outcome.is_forgotten() {
-                        self.discard(lane, &session).await;
+                        Box::pin(self.discard(lane, &session)).await;
                     }
                     machine.handle_session_asked(outcome)
                 }
-                (CallStep::AskServer, _) => machine.handle_server_asked(self.confirm_in_time().await),
+                (CallStep::AskServer, _) => machine.handle_server_asked(Box::pin(self.confirm_in_time()).await),
                 (CallStep::End(conclusion), _) => return self.concluded(conclusion, so_far),
                 (CallStep::Open | CallStep::AskSession { .. }, None) => break,
             };
