@@ -297,13 +297,13 @@ impl Backend {
         let _ = self.commands.send(BackendCommand::Notify { caller, method: method.to_owned(), params }).await;
     }
 
-    pub async fn end_backend_session(&self, lane: Arc<str>) {
-        let _ = self.commands.send(BackendCommand::EndBackendSession(lane)).await;
+    pub async fn end_backend_session(&self, session_name: Arc<str>) {
+        let _ = self.commands.send(BackendCommand::EndBackendSession(session_name)).await;
     }
 
     /// Whether a client has a session of its own there.
-    pub fn has_own(&self, lane: &str) -> bool {
-        self.dispatcher.live().is_some_and(|(_, transport)| transport.has_own(lane))
+    pub fn has_own(&self, session_name: &str) -> bool {
+        self.dispatcher.live().is_some_and(|(_, transport)| transport.has_own(session_name))
     }
 
     /// Returns after the dial, with whether it went well.

@@ -68,8 +68,8 @@ impl fmt::Debug for Inbound {
 /// On whose behalf a call is made.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// Names the client: each has an upstream session of its own where the backend has sessions.
-    pub lane: Arc<str>,
+    /// Names the client's session at the backend: each has an upstream session of its own where the backend has sessions.
+    pub session_name: Arc<str>,
     /// Which of the sessions of clients that look alike it is, if those have several.
     pub number: usize,
     pub owner: Arc<str>,
@@ -80,14 +80,14 @@ pub struct Caller {
     pub inbox: Option<InboundSink>,
 }
 
-/// The lane of our own housekeeping, and of everyone whose backend has no sessions.
-pub const SHARED_LANE: &str = "";
+/// The session of our own housekeeping, and of all clients whose backend has no sessions.
+pub const SHARED_SESSION: &str = "";
 
 impl Caller {
     /// A client without a session. What it can do is part of its name: a backend with sessions gets them once for each.
     pub fn without_session(principal: &Principal, client: ClientFacts) -> Caller {
         Caller {
-            lane: format!("principal {principal} {}", client.capabilities).into(),
+            session_name: format!("principal {principal} {}", client.capabilities).into(),
             number: 0,
             owner: principal.as_str().into(),
             exchange: Exchange::Stateless,
@@ -103,7 +103,7 @@ impl Caller {
 
     /// What both have before their numbers.
     fn base(&self) -> &str {
-        let whole = &*self.lane;
+        let whole = &*self.session_name;
         if self.number == 0 { whole } else { whole.rsplit_once(' ').map_or(whole, |(base, _)| base) }
     }
 
@@ -113,7 +113,7 @@ impl Caller {
         if number == 0 {
             return self;
         }
-        Caller { lane: format!("{} {number}", self.lane).into(), number, ..self }
+        Caller { session_name: format!("{} {number}", self.session_name).into(), number, ..self }
     }
 
     /// The hub itself.
@@ -121,9 +121,9 @@ impl Caller {
         static HUB: LazyLock<Caller> = LazyLock::new(|| {
             let capabilities = raw(&json!({ "sampling": {}, "elicitation": { "form": {}, "url": {} }, "roots": {} }));
             Caller {
-                lane: SHARED_LANE.into(),
+                session_name: SHARED_SESSION.into(),
                 number: 0,
-                owner: SHARED_LANE.into(),
+                owner: SHARED_SESSION.into(),
                 exchange: Exchange::Stateless,
                 client: Arc::new(ClientFacts { capabilities, info: our_info() }),
                 inbox: None,

@@ -36,24 +36,24 @@ struct ResponseHead {
 
 /// The other node where a request can be answered, if it cannot be here.
 pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&RpcMessage>) -> Result<Option<Holder>, StoreError> {
-    let Some(neighbours) = &hub.neighbours else { return Ok(None) };
+    let Some(peers) = &hub.peers else { return Ok(None) };
     let request = message.and_then(RpcMessage::request);
     let params = Fields::of(request.and_then(|request| request.params.as_deref()));
     if let Some(state) = params.text("requestState")
         && let Some(node) = hub.suspended.node_of(&state).and_then(Holder::parse)
     {
-        return Ok(Some(node).filter(|node| node != neighbours.name() && !neighbours.is_dead(node)));
+        return Ok(Some(node).filter(|node| node != peers.name() && !peers.is_dead(node)));
     }
     if request.is_some_and(|request| task::is_about_a_task(&request.method))
         && let Some(log) = tasks::names::hosted_log(&params.text("taskId").unwrap_or_default())
     {
-        return neighbours.elsewhere(&log).await;
+        return peers.elsewhere(&log).await;
     }
     let by_tool = params.text("name").filter(|name| call::is_shown_of_ours(&hub.options, name));
     let handle = by_tool.and_then(|_| params.object("arguments").text("handle"));
     let named = text(headers, &SESSION).map(ToOwned::to_owned).or(handle);
     match named.as_deref().and_then(session::log_of) {
-        Some(log) if !hub.sessions.is_awake(&log) => neighbours.elsewhere(&log).await,
+        Some(log) if !hub.sessions.is_awake(&log) => peers.elsewhere(&log).await,
         _ => Ok(None),
     }
 }
@@ -67,7 +67,7 @@ pub async fn carry(
     request: &Request<Bytes>,
     hops: u8,
 ) -> Response<ResponseBody> {
-    let Some(neighbours) = hub.neighbours.as_ref().filter(|_| hops < HOPS_MAX) else {
+    let Some(peers) = hub.peers.as_ref().filter(|_| hops < HOPS_MAX) else {
         let text = "The session is moving between servers. Try again.";
         return problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text);
     };
@@ -84,14 +84,14 @@ pub async fn carry(
         hops: hops + 1,
     };
     let asked = ForwardedRequest::of(request);
-    let mut talk = neighbours.talk(to, raw(&PeerRequest::Request(carried)));
-    let PeerStreamItem::Part(head) = talk.next().await else { return asked.lost() };
+    let mut stream = peers.open_stream(to, raw(&PeerRequest::Request(carried)));
+    let PeerStreamItem::Part(head) = stream.next().await else { return asked.lost() };
     let Ok(head) = serde_json::from_str::<ResponseHead>(&head) else { return asked.lost() };
     let streamed = head.headers.iter().any(|(name, value)| name == "content-type" && value == sse::CONTENT_TYPE);
     let mut response = if streamed {
-        event_stream(rest(talk, asked))
+        event_stream(rest(stream, asked))
     } else {
-        match whole(talk).await {
+        match whole(stream).await {
             Some(body) => Response::new(streamable_http::full(body.into())),
             None => return asked.lost(),
         }
@@ -105,10 +105,10 @@ pub async fn carry(
     response
 }
 
-async fn whole(mut talk: Box<dyn PeerStream>) -> Option<String> {
+async fn whole(mut stream: Box<dyn PeerStream>) -> Option<String> {
     let mut body = String::new();
     loop {
-        match talk.next().await {
+        match stream.next().await {
             PeerStreamItem::Part(part) => body.push_str(&part),
             PeerStreamItem::Ended => return Some(body),
             PeerStreamItem::Lost => return None,
@@ -119,15 +119,15 @@ async fn whole(mut talk: Box<dyn PeerStream>) -> Option<String> {
 /// The rest of a stream. A client with a session takes it up again elsewhere, if it has seen where it was; any other is
 /// told the end at once.
 fn rest(
-    talk: Box<dyn PeerStream>,
+    stream: Box<dyn PeerStream>,
     asked: ForwardedRequest,
 ) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
-    futures_util::stream::unfold(Some((talk, asked)), |state| async {
-        let (mut talk, mut asked) = state?;
-        match talk.next().await {
+    futures_util::stream::unfold(Some((stream, asked)), |state| async {
+        let (mut stream, mut asked) = state?;
+        match stream.next().await {
             PeerStreamItem::Part(part) => {
                 asked.can_return = asked.in_session;
-                Some((Ok(Bytes::from(part)), Some((talk, asked))))
+                Some((Ok(Bytes::from(part)), Some((stream, asked))))
             }
             PeerStreamItem::Ended => None,
             PeerStreamItem::Lost if asked.can_return => None,
@@ -177,8 +177,8 @@ fn listed(headers: &HeaderMap, wanted: impl Fn(&HeaderName) -> bool) -> Vec<(Str
 }
 
 /// Does here what another node asks.
-pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn PeerResponder>) {
-    match serde_json::from_str(errand) {
+pub async fn serve(hub: &Arc<Hub>, request: &str, asker: Box<dyn PeerResponder>) {
+    match serde_json::from_str(request) {
         Ok(PeerRequest::Request(carried)) => respond(hub, carried, &*asker).await,
         Ok(PeerRequest::Question(question)) => put(hub, question, &*asker).await,
         Ok(PeerRequest::Tell(SessionNotice { principal, session, event, server, data })) => {

@@ -51,7 +51,7 @@ pub fn refused(code: i64, text: &str) -> CallReply {
     CallReply::with_status(Err(message::error(code, text)), 400)
 }
 
-/// What comes next in a talk.
+/// What comes next in a call.
 pub enum Next {
     Said(Raw),
     Quiet,
@@ -269,7 +269,7 @@ fn ask(hub: &Hub, suspended: SuspendedCall) -> CallReply {
         questions
             .put(&question.key, &Fields::default().and("method", &question.method).and("params", &question.params));
     }
-    let here = hub.neighbours.as_ref().map(|neighbours| neighbours.name());
+    let here = hub.peers.as_ref().map(|peers| peers.name());
     let Some(state) = hub.suspended.suspend(suspended, here) else {
         return CallReply::new(Err(message::error(message::INTERNAL_ERROR, "too many calls wait for input already")));
     };
@@ -339,7 +339,7 @@ mod tests {
         });
         let client = client_of(&(&alice).into(), Route::All, revision, &request, None);
         let gone = CancellationToken::new();
-        let mut talk = StatelessCall {
+        let mut stateless_call = StatelessCall {
             hub,
             revision,
             client,
@@ -349,9 +349,9 @@ mod tests {
             given: Fields::default(),
             gone,
         };
-        let Next::Ended(reply) = talk.next().await else { panic!("it ends") };
+        let Next::Ended(reply) = stateless_call.next().await else { panic!("it ends") };
         assert_eq!(Fields::of(reply.answer.ok().as_deref()).text("taskId").as_deref(), Some("t"));
-        drop(talk);
+        drop(stateless_call);
         let waits = handle.pending(None).remove(0);
         assert_eq!(waits.text("server").as_deref(), Some("b"));
         assert!(answered.try_recv().is_err());

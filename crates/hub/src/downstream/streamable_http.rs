@@ -283,14 +283,14 @@ pub async fn post_stateless(
     }
     let id = request.id.clone();
     // Over HTTP any client that knows the state may bring it back, on any connection.
-    let mut talk = match StatelessCall::take_up(hub, revision, client, request, CancellationToken::new()) {
-        Ok(talk) => talk,
+    let mut stateless_call = match StatelessCall::take_up(hub, revision, client, request, CancellationToken::new()) {
+        Ok(stateless_call) => stateless_call,
         Err(reply) => return respond_stateless(&id, &reply),
     };
-    match talk.next().await {
+    match stateless_call.next().await {
         Next::Ended(reply) => respond_stateless(&id, &reply),
-        Next::Said(first) => event_stream(stream(talk, id, event(&first))),
-        Next::Quiet => event_stream(stream(talk, id, COMMENT.to_owned())),
+        Next::Said(first) => event_stream(stream(stateless_call, id, event(&first))),
+        Next::Quiet => event_stream(stream(stateless_call, id, COMMENT.to_owned())),
     }
 }
 
@@ -368,16 +368,20 @@ fn check_arguments(
     }
 }
 
-/// The rest of the talk as events. Dropping it takes the call back.
-fn stream(talk: StatelessCall, id: RpcId, first: String) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
-    futures_util::stream::unfold((Some(talk), id, Some(first)), |(talk, id, first)| async move {
+/// The rest of a call as events. Dropping it takes the call back.
+fn stream(
+    stateless_call: StatelessCall,
+    id: RpcId,
+    first: String,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+    futures_util::stream::unfold((Some(stateless_call), id, Some(first)), |(stateless_call, id, first)| async move {
         if let Some(first) = first {
-            return Some((Ok(Bytes::from(first)), (talk, id, None)));
+            return Some((Ok(Bytes::from(first)), (stateless_call, id, None)));
         }
-        let mut talk = talk?;
-        let (text, rest) = match talk.next().await {
-            Next::Said(said) => (event(&said), Some(talk)),
-            Next::Quiet => (COMMENT.to_owned(), Some(talk)),
+        let mut stateless_call = stateless_call?;
+        let (text, rest) = match stateless_call.next().await {
+            Next::Said(said) => (event(&said), Some(stateless_call)),
+            Next::Quiet => (COMMENT.to_owned(), Some(stateless_call)),
             Next::Ended(reply) => (event(&message::response(&id, &reply.answer)), None),
         };
         Some((Ok(Bytes::from(text)), (rest, id, None)))

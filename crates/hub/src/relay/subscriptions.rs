@@ -236,13 +236,13 @@ struct Subscribed {
 /// What a subscription has at one backend with sessions: a session of its own, which ends with it, also if all was refused.
 struct SessionSubscription {
     backend: Backend,
-    lane: Arc<str>,
+    session_name: Arc<str>,
 }
 
 impl Drop for SessionSubscription {
     fn drop(&mut self) {
-        let (backend, lane) = (self.backend.clone(), self.lane.clone());
-        tokio::spawn(async move { backend.end_backend_session(lane).await });
+        let (backend, session_name) = (self.backend.clone(), self.session_name.clone());
+        tokio::spawn(async move { backend.end_backend_session(session_name).await });
     }
 }
 
@@ -332,12 +332,12 @@ async fn subscribe_each(
     let mut places: HashMap<BackendKey, Arc<SessionSubscription>> = HashMap::new();
     for (uri, backend) in wanted {
         let place = places.entry(backend.key.clone()).or_insert_with(|| {
-            let lane = format!("{}+{:x}", client.caller.lane, entropy::u128()).into();
-            Arc::new(SessionSubscription { backend: backend.clone(), lane })
+            let session_name = format!("{}+{:x}", client.caller.session_name, entropy::u128()).into();
+            Arc::new(SessionSubscription { backend: backend.clone(), session_name })
         });
         let mut caller = client.caller.clone();
         // Updates of this subscription come here and nowhere else.
-        caller.lane = place.lane.clone();
+        caller.session_name = place.session_name.clone();
         caller.inbox = Some(inbox.clone());
         let call = BackendCall::new(caller, "resources/subscribe", Some(raw(&json!({ "uri": uri }))));
         hub.used(&backend, &client.principal);

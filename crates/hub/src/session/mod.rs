@@ -106,7 +106,7 @@ pub struct HubSessionParts {
     pub inbox: InboundSink,
     pub host: Weak<HubSessions>,
     /// The way to the other nodes, if there are any.
-    pub neighbours: Option<Arc<dyn PeerNodes>>,
+    pub peers: Option<Arc<dyn PeerNodes>>,
     /// Whether clients that see everything have the hub's own tools.
     pub has_hub_tools: bool,
 }
@@ -114,7 +114,7 @@ pub struct HubSessionParts {
 impl HubSessionParts {
     /// The session's log, and the lease under which it is written from now on.
     async fn lease(&self, id: LogId) -> Result<(LeasedLog, Fence), StoreError> {
-        let mut log = LeasedLog::new(self.store.clone(), peers::lessor(&self.store, self.neighbours.as_ref()), id);
+        let mut log = LeasedLog::new(self.store.clone(), peers::lessor(&self.store, self.peers.as_ref()), id);
         let fence = log.acquire().await?;
         Ok((log, fence))
     }
@@ -153,7 +153,7 @@ impl HubSession {
         commit.create = Some(Start { epoch: epoch.clone(), after: Seq::ZERO });
         commit.record = Some(record.stored(&principal, now));
         parts.store.commit(commit).await?;
-        let (log, fence) = match parts.neighbours {
+        let (log, fence) = match parts.peers {
             Some(_) => parts.lease(id).await?,
             None => (LeasedLog::made(parts.store.clone(), peers::lessor(&parts.store, None), id), Fence::OPEN),
         };
@@ -189,7 +189,7 @@ impl HubSession {
         let everything =
             || ClientFacts { capabilities: facts::with_tools(&client.capabilities), info: client.info.clone() };
         let caller = Caller {
-            lane: log.id().as_str().into(),
+            session_name: log.id().as_str().into(),
             number: 0,
             owner: principal.as_str().into(),
             exchange: if record.handle { Exchange::Stateless } else { Exchange::Session },

@@ -30,7 +30,7 @@ pub struct HubSessions {
     expose: Expose,
     pub(super) store: Arc<dyn Store>,
     observer: Arc<dyn Observer>,
-    neighbours: Option<Arc<dyn PeerNodes>>,
+    peers: Option<Arc<dyn PeerNodes>>,
     /// Those that have woken since all were activated at the start, and those that are let go of.
     changes: OnceLock<mpsc::UnboundedSender<SessionChange>>,
     /// Fires when the hub is gone.
@@ -74,7 +74,7 @@ impl HubSessions {
         options: &Options,
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
-        neighbours: Option<Arc<dyn PeerNodes>>,
+        peers: Option<Arc<dyn PeerNodes>>,
     ) -> HubSessions {
         HubSessions {
             directory: ActorDirectory::default(),
@@ -85,7 +85,7 @@ impl HubSessions {
             expose: options.expose,
             store,
             observer,
-            neighbours,
+            peers,
             changes: OnceLock::new(),
             over: CancellationToken::new(),
         }
@@ -139,8 +139,8 @@ impl HubSessions {
     /// Activates all that no other node has, before there are servers, so that they miss nothing of what happens to them.
     pub async fn wake_all(self: &Arc<Self>) -> Result<(), StoreError> {
         for (log, stored) in self.store.list(LogKind::Mcp, None).await? {
-            if let Some(neighbours) = &self.neighbours
-                && neighbours.elsewhere(&log).await?.is_some()
+            if let Some(peers) = &self.peers
+                && peers.elsewhere(&log).await?.is_some()
             {
                 continue;
             }
@@ -172,7 +172,7 @@ impl HubSessions {
             reading: self.reading.clone(),
             inbox: inbox.clone(),
             host: Arc::downgrade(self),
-            neighbours: self.neighbours.clone(),
+            peers: self.peers.clone(),
             has_hub_tools: self.expose.meta(),
         }
     }

@@ -34,7 +34,7 @@ pub(in crate::upstream) struct PostError {
 /// A call in a session whose request may be out: if its caller leaves, the call is cancelled at the backend.
 struct OpenCall<'a> {
     transport: &'a Arc<HttpTransport>,
-    lane: &'a BackendSession<HttpSession>,
+    backend_session: &'a BackendSession<HttpSession>,
     session: Arc<HttpSession>,
     id: RpcId,
     over: bool,
@@ -43,7 +43,7 @@ struct OpenCall<'a> {
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         if !self.over {
-            self.lane.give_up(self.id.as_number().unwrap_or_default());
+            self.backend_session.give_up(self.id.as_number().unwrap_or_default());
         }
         if !self.over && !self.transport.closed.is_cancelled() {
             let body = message::notification("notifications/cancelled", Some(&cancelled(&self.id)));
@@ -72,17 +72,18 @@ impl HttpTransport {
     pub(super) async fn make(
         self: &Arc<Self>,
         call: &BackendCall,
-        lane: Option<&Arc<BackendSession<HttpSession>>>,
+        backend_session: Option<&Arc<BackendSession<HttpSession>>>,
     ) -> CallEnding {
-        let place = match lane {
+        let place = match backend_session {
             None => SessionPlace::Stateless,
-            Some(lane) if lane.is_shared() => SessionPlace::OfHub,
+            Some(backend_session) if backend_session.is_shared() => SessionPlace::OfHub,
             Some(_) => SessionPlace::OfClient,
         };
         let id = self.own_id();
         let number = id.as_number().unwrap_or_default();
-        let _listed = lane.map(|lane| SessionCall::new(lane, number, &call.caller, call.sink.clone()));
-        let in_session = lane.map(|_| {
+        let _listed = backend_session
+            .map(|backend_session| SessionCall::new(backend_session, number, &call.caller, call.sink.clone()));
+        let in_session = backend_session.map(|_| {
             let params = self.revision(Exchange::Session).params(call);
             into_bytes(message::request(&id, &call.method, params.as_deref()))
         });
@@ -91,8 +92,8 @@ impl HttpTransport {
         let mut so_far = CallProgress { id, session, open, response, status, outcome, last_id, why };
         let (mut machine, mut step) = UpstreamCall::begin(place);
         loop {
-            let next = match (step, lane) {
-                (CallStep::Open, Some(lane)) => match self.session(lane).await {
+            let next = match (step, backend_session) {
+                (CallStep::Open, Some(backend_session)) => match self.session(backend_session).await {
                     // The session is the answer: it was made for this client, with what this client can do.
                     Ok(session) if call.method == "initialize" => {
                         return CallEnding::answered(Ok(session.initialized.clone()));
@@ -112,7 +113,14 @@ impl HttpTransport {
                     if !wait.is_zero() {
                         tokio::time::sleep(wait).await;
                     }
-                    let posted = self.post_call(call, in_session.as_ref(), lane.map(|lane| &**lane), &mut so_far).await;
+                    let posted = self
+                        .post_call(
+                            call,
+                            in_session.as_ref(),
+                            backend_session.map(|backend_session| &**backend_session),
+                            &mut so_far,
+                        )
+                        .await;
                     machine.handle_posted(posted)
                 }
                 (CallStep::Read, _) => {
@@ -128,11 +136,11 @@ impl HttpTransport {
                         Err(failure) => machine.handle_not_resumed(failure),
                     }
                 }
-                (CallStep::AskSession { discard }, Some(lane)) => {
+                (CallStep::AskSession { discard }, Some(backend_session)) => {
                     let Some(session) = so_far.session.clone() else { break };
                     let outcome = Box::pin(self.ping_in_time(Some(&session))).await;
                     if discard && outcome.is_forgotten() {
-                        Box::pin(self.discard(lane, &session)).await;
+                        Box::pin(self.discard(backend_session, &session)).await;
                     }
                     machine.handle_session_asked(outcome)
                 }
@@ -185,14 +193,14 @@ impl HttpTransport {
         self: &'a Arc<Self>,
         call: &BackendCall,
         in_session: Option<&Bytes>,
-        lane: Option<&'a BackendSession<HttpSession>>,
+        backend_session: Option<&'a BackendSession<HttpSession>>,
         so_far: &mut CallProgress<'a>,
     ) -> Result<(ResponseStatus, Option<Duration>), PostFailure> {
         let posted = match in_session {
             Some(body) => {
-                if let (Some(lane), Some(session)) = (lane, so_far.session.clone()) {
+                if let (Some(backend_session), Some(session)) = (backend_session, so_far.session.clone()) {
                     let id = so_far.id.clone();
-                    so_far.open = Some(OpenCall { transport: self, lane, session, id, over: false });
+                    so_far.open = Some(OpenCall { transport: self, backend_session, session, id, over: false });
                 }
                 self.post(body.clone(), &[], so_far.session.as_deref()).await
             }
