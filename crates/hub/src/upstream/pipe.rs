@@ -369,7 +369,7 @@ impl Pipe {
             }
             InboundRecipient::Departed => {}
             InboundRecipient::Ambiguous => {
-                tracing::debug!(server = %self.name, ?inbound, "a message of a server has no certain recipient")
+                tracing::debug!(server = %self.name, ?inbound, "a message of a server has no certain recipient");
             }
         }
     }
