@@ -1,8 +1,8 @@
 //! Both ends of a measured `tools/call`: a backend that costs next to nothing, and a client that calls as fast as it can.
 //!
 //! `peer backend PORT` speaks just enough HTTP and MCP of 2025-11-25, `peer stdio` the same over a pipe, and `peer load URL IN_FLIGHT SECONDS`
-//! prints calls per second and the 50th and 99th percentile in microseconds. Needs nothing but the standard library:
-//! `rustc -O --edition 2024 peer.rs`.
+//! prints calls per second and the 50th and 99th percentile in microseconds. `peer calls URL COUNT` makes so many calls, one after the other.
+//! `peer under-valgrind COMMAND…` runs what valgrind would break. Needs nothing but the standard library: `rustc -O --edition 2024 peer.rs`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +17,14 @@ fn main() {
         ["load", url, in_flight, seconds] => {
             load(url, in_flight.parse().expect("a number"), seconds.parse().expect("a number"))
         }
-        _ => panic!("peer backend PORT | peer stdio | peer load URL IN_FLIGHT SECONDS"),
+        ["calls", url, count] => {
+            let mut wire = Wire::open(url, &begin(url));
+            (1..=count.parse().expect("a number")).for_each(|id| call(&mut wire, id));
+        }
+        ["under-valgrind", command, ref arguments @ ..] => under_valgrind(command, arguments),
+        _ => panic!(
+            "peer backend PORT | peer stdio | peer load URL IN_FLIGHT SECONDS | peer calls URL COUNT | peer under-valgrind COMMAND…"
+        ),
     }
 }
 
@@ -166,6 +173,12 @@ fn begin(url: &str) -> String {
     session
 }
 
+fn call(wire: &mut Wire, id: usize) {
+    let params = r#"{"name":"echo","arguments":{"text":"hello"}}"#;
+    let (head, body) = wire.post(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#));
+    assert!(body.contains("hello"), "{head}{body}");
+}
+
 fn load(url: &str, in_flight: usize, seconds: u64) {
     let session = begin(url);
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -175,16 +188,12 @@ fn load(url: &str, in_flight: usize, seconds: u64) {
         std::thread::spawn(move || {
             let mut wire = Wire::open(&url, &session);
             let mut took = Vec::new();
-            for call in 0.. {
+            for number in 0.. {
                 let began = Instant::now();
                 if began >= until {
                     break;
                 }
-                let id = call * 1000 + worker + 1;
-                let params = r#"{"name":"echo","arguments":{"text":"hello"}}"#;
-                let (head, body) =
-                    wire.post(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#));
-                assert!(body.contains("hello"), "{head}{body}");
+                call(&mut wire, number * 1000 + worker + 1);
                 took.push(began.elapsed().as_micros() as u64);
             }
             took
@@ -196,4 +205,42 @@ fn load(url: &str, in_flight: usize, seconds: u64) {
     took.sort_unstable();
     let at = |part: usize| took.get(took.len() * part / 100).copied().unwrap_or_default();
     println!(r#"{{"calls_s":{:.0},"p50_us":{},"p99_us":{}}}"#, took.len() as f64 / elapsed, at(50), at(99));
+}
+
+/// Runs a command in which `prctl(PR_GET_AUXV)` fails. Its answer names pages that valgrind has taken away, and the libraries that ask for
+/// it read them; when it fails they ask `/proc`, where valgrind answers.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn under_valgrind(command: &str, arguments: &[&str]) {
+    use std::os::unix::process::CommandExt;
+
+    #[repr(C)]
+    struct Instruction(u16, u8, u8, u32);
+    #[repr(C)]
+    struct Program(u16, *const Instruction);
+    unsafe extern "C" {
+        fn prctl(option: i32, ...) -> i32;
+    }
+    const LOAD: u16 = 0x20;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const PRCTL: u32 = 157;
+    const GET_AUXV: u32 = 0x4155_5856;
+    let filter = [
+        Instruction(LOAD, 0, 0, 0),
+        Instruction(JUMP_IF_EQUAL, 0, 3, PRCTL),
+        Instruction(LOAD, 0, 0, 16),
+        Instruction(JUMP_IF_EQUAL, 0, 1, GET_AUXV),
+        Instruction(RETURN, 0, 0, 0x0005_0016),
+        Instruction(RETURN, 0, 0, 0x7fff_0000),
+    ];
+    let program = Program(filter.len() as u16, filter.as_ptr());
+    // SAFETY: PR_SET_NO_NEW_PRIVS takes numbers, and PR_SET_SECCOMP a program that outlives the call.
+    let set = unsafe { prctl(38, 1u64, 0u64, 0u64, 0u64) == 0 && prctl(22, 2u64, &raw const program) == 0 };
+    assert!(set, "no filter: {}", std::io::Error::last_os_error());
+    panic!("{command}: {}", std::process::Command::new(command).args(arguments).exec());
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+fn under_valgrind(_: &str, _: &[&str]) {
+    panic!("only on Linux with x86-64");
 }

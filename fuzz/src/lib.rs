@@ -125,7 +125,7 @@ fn model_chunks(data: &[u8]) {
 fn json_rpc(data: &[u8]) {
     let Ok(message) = RpcMessage::parse_bytes(data) else { return };
     let passed_on = match &message {
-        RpcMessage::Request(one) => request(&one.id, &one.method, one.params.as_ref()),
+        RpcMessage::Request(one) => request(&one.id, &one.method, one.params.as_deref()),
         RpcMessage::Notification(one) => notification(&one.method, one.params.as_ref()),
         RpcMessage::Response(one) => match &one.id {
             Some(id) => response(id, &one.answer),

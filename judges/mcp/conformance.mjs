@@ -85,9 +85,11 @@ async function speakAll() {
 }
 
 const backend = await fixture();
-const servers = Object.fromEntries(
-  ['same', 'legacy', 'modern'].map((era) => [era, era === 'same' ? { url: backend.url } : { url: backend.url, era }]),
-);
+const servers = {
+  same: { url: backend.url },
+  legacy: { url: backend.url, revision: '2025-11-25' },
+  modern: { url: backend.url, revision: '2026-07-28' },
+};
 const front = await hub(binary, servers);
 // The suite calls things by fixed names, so where all servers are one they must keep theirs.
 const together = await hub(binary, { same: servers.same }, { env: { BOWLINE_HUB__PREFIX: 'never', BOWLINE_HUB__EXPOSE: 'direct' } });

@@ -53,7 +53,7 @@ const front = await hub(binary, {
   time: ofPython('mcp_server_time'),
   fetch: { command: python, args: ['-m', 'mcp_server_fetch', '--ignore-robots-txt', '--allow-private-ips'] },
   fixture: { url: both.url },
-  older: { url: both.url, era: 'legacy' },
+  older: { url: both.url, revision: '2025-11-25' },
 });
 
 const client = new Client({ name: 'judge', version: '1' });

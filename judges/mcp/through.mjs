@@ -1,14 +1,14 @@
 // A client behind the hub for the suite's client half: `node through.mjs BINARY KIND URL` lets the hub speak to the suite's server, and
-// does through it what a client does: lists everything, calls every tool, and answers what it is asked. KIND is the era of both sides, or
-// `crossed`: an older client that sees all servers at once, and a modern server.
+// does through it what a client does: lists everything, calls every tool, and answers what it is asked. KIND is the revision of both sides
+// (`legacy`, `modern`), or `crossed`: an older client that sees all servers at once, and a modern server.
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
 import { hub, stop } from './support.mjs';
 
 const [, , binary, kind, url] = process.argv;
-const era = kind === 'crossed' ? 'modern' : kind;
-const front = await hub(binary, { b: { url, era } }, { env: { BOWLINE_LOG__LEVEL: 'error' } });
+const revision = kind === 'legacy' ? '2025-11-25' : '2026-07-28';
+const front = await hub(binary, { b: { url, revision } }, { env: { BOWLINE_LOG__LEVEL: 'error' } });
 const [path, prefix] = kind === 'crossed' ? [`${front.address}/mcp`, 'b__'] : [`${front.address}/mcp/b`, ''];
 // Some scenarios say what is to be called.
 const { toolCalls } = JSON.parse(process.env.MCP_CONFORMANCE_CONTEXT ?? '{}');

@@ -1,7 +1,7 @@
 //! The MCP hub inside this server: how it starts, what it counts, and when it is swept.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bowline_api::{ToolCall, ToolOutcome, ToolSpec, Tools};
@@ -10,7 +10,7 @@ use bowline_env::clock;
 use bowline_hub::agent::{self, AgentEnd, Patience};
 use bowline_hub::outcome::CallOutcome;
 use bowline_hub::peers::PeerNodes;
-use bowline_hub::{Backend, Hub, Observer, Options, file_watch};
+use bowline_hub::{Backend, BackendKey, CallObserver, Hub, Observer, Options, file_watch};
 use bowline_protocol::Principal;
 use bowline_store::{Clock, ReadBudget, Store, StoreError};
 use prometheus_client::metrics::counter::Counter;
@@ -44,27 +44,56 @@ struct Counts {
     seconds_of: ByServer<Histogram>,
 }
 
-impl Observer for Counts {
-    fn call_ended(&self, backend: &Backend, outcome: CallOutcome, seconds: f64) {
-        self.calls.inc(outcome.as_str());
-        self.seconds.observe(seconds);
-        let server = ("server", label(backend));
-        self.seconds_of.get_or_create(&vec![server.clone()]).observe(seconds);
-        self.calls_of.get_or_create(&vec![server, ("outcome", outcome.as_str().to_owned())]).inc();
+/// Counts the calls to one server. A series of its own begins with the first call that belongs to it.
+struct CallsOf {
+    server: String,
+    /// One for each outcome: the counter of all servers, and that of this one.
+    ended: [OnceLock<(Counter, Counter)>; CallOutcome::ALL.len()],
+    seconds_of_all: Histogram,
+    seconds: OnceLock<Histogram>,
+    counts: Arc<Counts>,
+}
+
+impl CallObserver for CallsOf {
+    fn call_ended(&self, outcome: CallOutcome, seconds: f64) {
+        self.seconds_of_all.observe(seconds);
+        let labels = || vec![("server", self.server.clone())];
+        self.seconds.get_or_init(|| self.counts.seconds_of.get_or_create(&labels()).clone()).observe(seconds);
+        let (all, own) = self.ended[outcome.place()].get_or_init(|| {
+            let labels = vec![("server", self.server.clone()), ("outcome", outcome.as_str().to_owned())];
+            (self.counts.calls.of(outcome.as_str()), self.counts.calls_of.get_or_create(&labels).clone())
+        });
+        all.inc();
+        own.inc();
+    }
+}
+
+/// What the hub tells of what it does.
+struct HubObserver(Arc<Counts>);
+
+impl Observer for HubObserver {
+    fn calls_of(&self, key: &BackendKey) -> Arc<dyn CallObserver> {
+        Arc::new(CallsOf {
+            server: label(key),
+            ended: Default::default(),
+            seconds_of_all: self.0.seconds.clone(),
+            seconds: OnceLock::new(),
+            counts: self.0.clone(),
+        })
     }
 
     fn backend_event(&self, name: &'static str) {
-        self.events.inc(name);
+        self.0.events.inc(name);
     }
 
     fn limit_hit(&self, name: &'static str) {
-        self.limits_hit.inc(name);
+        self.0.limits_hit.inc(name);
     }
 }
 
 /// Servers that people add share one name: there may be any number of them, and their names are private.
-fn label(backend: &Backend) -> String {
-    if backend.key.owner.is_some() { "(added)".to_owned() } else { backend.name().to_owned() }
+fn label(key: &BackendKey) -> String {
+    if key.owner.is_some() { "(added)".to_owned() } else { key.name.to_string() }
 }
 
 /// Starts the hub with the servers of its file, and follows that file.
@@ -86,7 +115,7 @@ pub async fn start(
     let peers = cluster.map(|cluster| Arc::new(HubPeers(cluster.clone())) as Arc<dyn PeerNodes>);
     let reading = ReadBudget::new(config.half_of_read_memory());
     let options = Options { clock, reading, env: config.env.clone(), ..config.hub.options.clone() };
-    let hub = Hub::start(options, store, Some(Box::new(counts)), peers).await?;
+    let hub = Hub::start(options, store, Some(Box::new(HubObserver(Arc::new(counts)))), peers).await?;
     if let Some(path) = &config.hub.servers_file {
         let seen = file_watch::take(&hub, path).await;
         tokio::spawn(file_watch::follow(Arc::downgrade(&hub), path.clone(), seen));
@@ -108,7 +137,7 @@ pub fn measure(hub: &Hub, metrics: &Metrics) {
     // A server that is gone has no state.
     gauges.iter().for_each(|gauge| gauge.clear());
     for backend in hub.all().iter().filter(|backend| backend.key.owner.is_none()) {
-        let (now, labels) = (backend.snapshot(), vec![("server", label(backend))]);
+        let (now, labels) = (backend.snapshot(), vec![("server", label(&backend.key))]);
         let retry = now.next_retry_at.map(|at| at.saturating_duration_since(clock::now()).as_secs());
         let values = [
             i64::from(now.is_connected()),

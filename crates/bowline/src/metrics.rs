@@ -27,6 +27,11 @@ impl Labelled {
         self.1.get_or_create(&[(self.0, value)]).inc();
     }
 
+    /// The counter of one value, which counts without looking for it.
+    pub fn of(&self, value: &'static str) -> Counter {
+        self.1.get_or_create(&[(self.0, value)]).clone()
+    }
+
     pub fn inc_by(&self, value: &'static str, count: u64) {
         self.1.get_or_create(&[(self.0, value)]).inc_by(count);
     }

@@ -230,7 +230,7 @@ impl Node {
             },
         };
         let closing = lifecycle.closing.clone();
-        let acceptor = Acceptor { router: endpoints.router(), tls, config, metrics: metrics.clone(), closing };
+        let acceptor = Acceptor { service: endpoints.service(), tls, config, metrics: metrics.clone(), closing };
         let member = cluster.map(|cluster| {
             Arc::new(ClusterMember {
                 cluster,

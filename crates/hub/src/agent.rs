@@ -98,19 +98,19 @@ fn described(server: &str, entry: &Raw) -> AgentTool {
     }
 }
 
-/// Calls `<server>__<tool>`. `lane` names the agent's session, which has its own session at the server. Dropping the
+/// Calls `<server>__<tool>`. `session` names the agent's session, which has its own session at the server. Dropping the
 /// future takes the call back, unless it has become a task.
 pub async fn call(
     hub: &Arc<Hub>,
     owner: &Principal,
-    lane: &str,
+    session: &str,
     name: &str,
     arguments: &Value,
     patience: Patience,
 ) -> AgentEnd {
     let failed = |error: String| AgentEnd::Failed { error, result: Value::Null };
     let Some((server, tool)) = name.split_once("__") else { return failed(format!("There is no tool {name}.")) };
-    let client = ClientContext::absent(owner, format!("agent {lane}"));
+    let client = ClientContext::absent(owner, format!("agent {session}"));
     let Some(backend) = hub.find(owner, server) else {
         if server == OURS && OUR_TOOLS.contains(&tool) {
             return about_a_task(hub, &client, tool, arguments).await;

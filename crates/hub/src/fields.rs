@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -14,6 +15,11 @@ pub type Raw = Box<RawValue>;
 /// Encodes a value that cannot fail to encode.
 pub fn raw<T: Serialize + ?Sized>(value: &T) -> Raw {
     bowline_protocol::json::raw(value)
+}
+
+/// JSON as it leaves, without a copy.
+pub fn into_bytes(raw: Raw) -> Bytes {
+    String::from(Box::<str>::from(raw)).into()
 }
 
 /// `{}`.

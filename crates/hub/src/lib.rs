@@ -105,13 +105,12 @@ mod tasks;
 mod tools;
 pub mod upstream;
 
-pub use backend::Observer;
-pub use backend::{Backend, BackendEvent};
+pub use backend::{Backend, BackendEvent, CallObserver, Observer};
 pub use call::{Exchange, outcome};
 pub use call::{Requester, RequesterRole};
 pub use config::file;
 pub use config::spec::{Reach, ServerSpec, Target, check_address};
-pub use config::{Expose, Options, Prefix};
+pub use config::{BackendKey, Expose, Options, Prefix};
 pub use downstream::carried_requests::serve as serve_neighbour;
 pub use fields::{Fields, Raw};
 pub use hub::{AddError, Hub, RemoveError, file_watch};

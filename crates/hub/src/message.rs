@@ -4,6 +4,7 @@ use std::fmt;
 
 use bowline_protocol::json;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::fields::{Fields, Raw, lossy, raw};
@@ -36,22 +37,33 @@ impl RpcId {
         RpcId(raw(text).get().to_owned())
     }
 
-    fn of(raw: &Raw) -> Option<RpcId> {
-        let value: Value = serde_json::from_str(raw.get()).ok()?;
-        matches!(value, Value::String(_) | Value::Number(_)).then(|| RpcId(raw.get().trim().to_owned()))
+    fn of(raw: &RawValue) -> Option<RpcId> {
+        let text = raw.get();
+        // Almost all are a small number or a plain text, of which nothing has to be decoded.
+        let is_plain = match text.as_bytes() {
+            [b'"', inner @ .., b'"'] => !inner.contains(&b'\\'),
+            digits => digits.len() < 16 && digits.iter().all(u8::is_ascii_digit),
+        };
+        let is_id = |value: Value| matches!(value, Value::String(_) | Value::Number(_));
+        (is_plain || serde_json::from_str(text).is_ok_and(is_id)).then(|| RpcId(text.to_owned()))
     }
 
     /// An id as it was kept, if it is one.
     pub fn parse(text: &str) -> Option<RpcId> {
-        RpcId::of(&serde_json::from_str::<Raw>(text).ok()?)
+        RpcId::of(serde_json::from_str(text).ok()?)
     }
 
     pub fn as_json(&self) -> &str {
         &self.0
     }
 
+    /// It is JSON, or it would have become no id.
+    fn as_raw(&self) -> Option<&RawValue> {
+        serde_json::from_str(&self.0).ok()
+    }
+
     pub fn to_raw(&self) -> Raw {
-        serde_json::from_str::<Raw>(&self.0).unwrap_or_else(|_| raw(&self.0))
+        self.as_raw().map_or_else(|| raw(&self.0), ToOwned::to_owned)
     }
 
     /// The text, if it is one.
@@ -102,24 +114,24 @@ pub enum RpcMessage {
 }
 
 #[derive(Deserialize)]
-struct RpcEnvelope {
-    #[serde(default)]
-    jsonrpc: Option<Raw>,
-    #[serde(default)]
-    id: Option<Raw>,
+struct RpcEnvelope<'a> {
+    #[serde(default, borrow)]
+    jsonrpc: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    id: Option<&'a RawValue>,
     #[serde(default)]
     method: Option<String>,
-    #[serde(default)]
-    params: Option<Raw>,
-    #[serde(default, deserialize_with = "present")]
-    result: Option<Raw>,
-    #[serde(default)]
-    error: Option<Raw>,
+    #[serde(default, borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(default, borrow, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
 }
 
 /// A result of `null` is a result; a missing one is none.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
-    Raw::deserialize(deserializer).map(Some)
+fn present<'de: 'a, 'a, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// Why something is not a message.
@@ -159,9 +171,9 @@ impl RpcMessage {
         if json::depth(text, DEPTH_MAX) > DEPTH_MAX {
             return Err(Malformed::TooDeep);
         }
-        let envelope: RpcEnvelope = match serde_json::from_str(text) {
+        let envelope: RpcEnvelope<'_> = match serde_json::from_str(text) {
             Ok(envelope) => envelope,
-            Err(_) if serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok() => {
+            Err(_) if serde_json::from_str::<&RawValue>(text).is_ok() => {
                 return Err(Malformed::NotRpc);
             }
             Err(_) => return Err(Malformed::NotJson),
@@ -169,21 +181,18 @@ impl RpcMessage {
         if envelope.jsonrpc.is_none_or(|version| version.get() != "\"2.0\"") {
             return Err(Malformed::NotRpc);
         }
-        let null = |raw: &Raw| raw.get() == "null";
-        let id = match envelope.id.filter(|id| !null(id)) {
-            Some(id) => Some(RpcId::of(&id).ok_or(Malformed::NotRpc)?),
+        let is_null = |raw: &&RawValue| raw.get() == "null";
+        let id = match envelope.id.filter(|id| !is_null(id)) {
+            Some(id) => Some(RpcId::of(id).ok_or(Malformed::NotRpc)?),
             None => None,
         };
-        match (envelope.method, id, envelope.result, envelope.error.filter(|error| !null(error))) {
-            (Some(method), Some(id), _, _) => {
-                Ok(RpcMessage::Request(RpcRequest { id, method, params: envelope.params }))
-            }
-            (Some(method), None, _, _) => {
-                Ok(RpcMessage::Notification(RpcNotification { method, params: envelope.params }))
-            }
-            (None, id, _, Some(error)) => Ok(RpcMessage::Response(RpcResponse { id, answer: Err(error) })),
+        let params = || envelope.params.map(ToOwned::to_owned);
+        match (envelope.method, id, envelope.result, envelope.error.filter(|error| !is_null(error))) {
+            (Some(method), Some(id), _, _) => Ok(RpcMessage::Request(RpcRequest { id, method, params: params() })),
+            (Some(method), None, _, _) => Ok(RpcMessage::Notification(RpcNotification { method, params: params() })),
+            (None, id, _, Some(error)) => Ok(RpcMessage::Response(RpcResponse { id, answer: Err(error.to_owned()) })),
             (None, Some(id), Some(result), None) => {
-                Ok(RpcMessage::Response(RpcResponse { id: Some(id), answer: Ok(result) }))
+                Ok(RpcMessage::Response(RpcResponse { id: Some(id), answer: Ok(result.to_owned()) }))
             }
             _ => Err(Malformed::NotRpc),
         }
@@ -198,21 +207,21 @@ impl RpcMessage {
 struct Out<'a> {
     jsonrpc: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<&'a serde_json::value::RawValue>,
+    id: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    params: Option<&'a serde_json::value::RawValue>,
+    params: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<&'a serde_json::value::RawValue>,
+    result: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a serde_json::value::RawValue>,
+    error: Option<&'a RawValue>,
 }
 
 const OUT: Out<'static> = Out { jsonrpc: "2.0", id: None, method: None, params: None, result: None, error: None };
 
-pub fn request(id: &RpcId, method: &str, params: Option<&Raw>) -> Raw {
-    raw(&Out { id: Some(&id.to_raw()), method: Some(method), params: params.map(|raw| &**raw), ..OUT })
+pub fn request(id: &RpcId, method: &str, params: Option<&RawValue>) -> Raw {
+    raw(&Out { id: id.as_raw(), method: Some(method), params, ..OUT })
 }
 
 pub fn notification(method: &str, params: Option<&Raw>) -> Raw {
@@ -220,10 +229,9 @@ pub fn notification(method: &str, params: Option<&Raw>) -> Raw {
 }
 
 pub fn response(id: &RpcId, answer: &RpcResult) -> Raw {
-    let id = id.to_raw();
     match answer {
-        Ok(result) => raw(&Out { id: Some(&id), result: Some(result), ..OUT }),
-        Err(error) => raw(&Out { id: Some(&id), error: Some(error), ..OUT }),
+        Ok(result) => raw(&Out { id: id.as_raw(), result: Some(result), ..OUT }),
+        Err(error) => raw(&Out { id: id.as_raw(), error: Some(error), ..OUT }),
     }
 }
 
@@ -297,6 +305,14 @@ mod tests {
         }
         assert_eq!(kind(r#"{"jsonrpc":"2.0","id":{},"method":"m"}"#).unwrap_err(), Malformed::NotRpc);
         assert_eq!(kind(&"[".repeat(100_000)).unwrap_err(), Malformed::TooDeep);
+        for id in ["0", "-1", "1.5", "12345678901234567890", "\"\"", r#""a\n\"b""#] {
+            let read = kind(&format!(r#"{{"jsonrpc":"2.0","id": {id} ,"method":"m"}}"#)).unwrap();
+            assert_eq!(read, format!("Request({id} m)"));
+        }
+        for id in ["1e400", r#""\ud83d""#, "true", "[1]"] {
+            let read = kind(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#));
+            assert_eq!(read.unwrap_err(), Malformed::NotRpc, "{id}");
+        }
     }
 
     #[test]

@@ -25,14 +25,14 @@ pub trait PeerNodes: Send + Sync {
     /// Whether this is a node that is gone.
     fn is_dead(&self, node: &Holder) -> bool;
 
-    /// Asks another node something that may be answered in many parts. Dropping the talk ends it there too.
-    fn talk(&self, to: &Holder, ask: Raw) -> Box<dyn PeerStream>;
+    /// Asks another node something that may be answered in many parts. Dropping the stream ends it there too.
+    fn open_stream(&self, to: &Holder, ask: Raw) -> Box<dyn PeerStream>;
 }
 
 /// Where the hub's leases come from: the way to the other nodes, if there are any.
-pub fn lessor(store: &Arc<dyn Store>, neighbours: Option<&Arc<dyn PeerNodes>>) -> Arc<dyn Lessor> {
-    match neighbours {
-        Some(neighbours) => Arc::new(AmongNeighbours(neighbours.clone())),
+pub fn lessor(store: &Arc<dyn Store>, peers: Option<&Arc<dyn PeerNodes>>) -> Arc<dyn Lessor> {
+    match peers {
+        Some(peers) => Arc::new(AmongNeighbours(peers.clone())),
         None => Arc::new(SharedLessor(store.clone())),
     }
 }
@@ -61,7 +61,7 @@ pub enum PeerStreamItem {
     Lost,
 }
 
-/// Who asked, on the other side of a talk. Dropping it says that this was all.
+/// Who asked, on the other side of an open stream. Dropping it says that this was all.
 #[async_trait]
 pub trait PeerResponder: Send + Sync {
     /// Waits while too much is under way. False if the requester has left.

@@ -27,7 +27,7 @@ pub enum HostRefused {
 pub fn check_host(
     auth: &AuthConfig,
     listen: &SocketAddr,
-    machine: &str,
+    is_machine: impl FnOnce(&str) -> bool,
     protected: bool,
     version: Version,
     headers: &HeaderMap,
@@ -43,12 +43,12 @@ pub fn check_host(
         return Ok(());
     }
     let host = host.to_str().ok().and_then(authority_of).map(|(host, _)| host);
-    let ours = host.is_some_and(|host| is_ours(auth, listen, machine, &host));
+    let ours = host.is_some_and(|host| is_ours(auth, listen, is_machine, &host));
     ours.then_some(()).ok_or(HostRefused::NotOurs)
 }
 
 /// Whether only this server can have this name.
-fn is_ours(auth: &AuthConfig, listen: &SocketAddr, machine: &str, host: &str) -> bool {
+fn is_ours(auth: &AuthConfig, listen: &SocketAddr, is_machine: impl FnOnce(&str) -> bool, host: &str) -> bool {
     let by_origin = || auth.origins.iter().filter_map(|origin| Origin::parse(origin)).any(|origin| origin.host == host);
     let by_name = || auth.hosts.iter().any(|name| name == "*" || name.eq_ignore_ascii_case(host));
     if is_loopback_name(host) || by_name() || by_origin() {
@@ -56,7 +56,7 @@ fn is_ours(auth: &AuthConfig, listen: &SocketAddr, machine: &str, host: &str) ->
     }
     // An address is what names lead to, so no other site can claim it. Who can reach a loopback listener calls it by a loopback name.
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
-    !is_loopback(listen) && (address || (!machine.is_empty() && host.eq_ignore_ascii_case(machine)))
+    !is_loopback(listen) && (address || is_machine(host))
 }
 
 #[cfg(test)]
@@ -91,7 +91,8 @@ mod tests {
     fn check_as(auth: &AuthConfig, listen: &str, host: &str, protected: bool) -> Result<(), HostRefused> {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, HeaderValue::from_str(host).unwrap());
-        check_host(auth, &listen.parse().unwrap(), "Machine", protected, Version::HTTP_11, &headers)
+        let is_machine = |host: &str| host.eq_ignore_ascii_case("Machine");
+        check_host(auth, &listen.parse().unwrap(), is_machine, protected, Version::HTTP_11, &headers)
     }
 
     #[test]
@@ -134,7 +135,8 @@ mod tests {
     fn two_hosts_or_none_are_refused_to_every_client() {
         let mut headers = HeaderMap::new();
         let listen = PRIVATE.parse().unwrap();
-        let check = |version, headers: &HeaderMap| check_host(&with_tokens(), &listen, "", true, version, headers);
+        let check =
+            |version, headers: &HeaderMap| check_host(&with_tokens(), &listen, |_| false, true, version, headers);
         assert_eq!(check(Version::HTTP_11, &headers), Err(HostRefused::NotOne));
         assert_eq!(check(Version::HTTP_10, &headers), Ok(()));
         headers.append(HOST, HeaderValue::from_static("localhost"));

@@ -202,7 +202,7 @@ impl PeerNodes for HubPeers {
         self.0.is_dead(node)
     }
 
-    fn talk(&self, to: &Holder, ask: Box<RawValue>) -> Box<dyn peers::PeerStream> {
+    fn open_stream(&self, to: &Holder, ask: Box<RawValue>) -> Box<dyn peers::PeerStream> {
         Box::new(self.0.begin(to, ask))
     }
 }

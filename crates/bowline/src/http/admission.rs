@@ -40,19 +40,17 @@ pub async fn host(State(admission): State<Arc<AdmissionRules>>, request: Request
 }
 
 impl AdmissionRules {
-    fn check_host(&self, request: &Request) -> Result<(), Problem> {
+    pub fn check_host(&self, request: &Request) -> Result<(), Problem> {
         let path = request.uri().path();
         if path == ALIVE {
             return Ok(());
         }
-        let machine = rustix::system::uname();
-        let machine = machine.nodename().to_str().unwrap_or_default();
         // Old clients dial their WebSocket at `/`.
         let upgrades = path == "/" && request.headers().contains_key(header::UPGRADE);
         let needs_credential = upgrades || NEED_CREDENTIAL.iter().any(|begin| path.starts_with(begin));
         let (config, protected) = (&self.config, needs_credential || self.is_tls);
         let checked =
-            auth::check_host(&config.auth, &config.listen, machine, protected, request.version(), request.headers());
+            auth::check_host(&config.auth, &config.listen, is_machine, protected, request.version(), request.headers());
         checked.map_err(|why| match why {
             HostRefused::NotOne => Refusal::new(ErrorCode::InvalidPayload, why.to_string()).into(),
             HostRefused::NotOurs => {
@@ -100,6 +98,13 @@ impl AdmissionRules {
         let shown = token_from_headers(&parts.headers).token.is_some();
         Err(refused(if shown { StatusCode::FORBIDDEN } else { StatusCode::UNAUTHORIZED }, text))
     }
+}
+
+/// Whether this machine has that name now. The kernel is asked, so this is the last thing that is asked.
+fn is_machine(host: &str) -> bool {
+    let machine = rustix::system::uname();
+    let machine = machine.nodename().to_str().unwrap_or_default();
+    !machine.is_empty() && host.eq_ignore_ascii_case(machine)
 }
 
 impl fmt::Debug for AdmissionRules {

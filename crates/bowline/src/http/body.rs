@@ -25,19 +25,28 @@ const SILENCES_MAX: u32 = 60;
 
 /// Gives the bodies of requests a deadline. What is said back may take as long as it likes.
 pub async fn deadline(State(limits): State<Arc<RequestLimits>>, request: Request, next: Next) -> Response {
+    within_deadline(&limits, request, |request| next.run(request)).await
+}
+
+/// The same around anything else that answers.
+pub async fn within_deadline<F: Future<Output = Response>>(
+    limits: &RequestLimits,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     if request.body().is_end_stream() {
-        return next.run(request).await;
+        return next(request).await;
     }
     let fate = Arc::new(Mutex::new(Fate::Coming));
     let silence = limits.config.limits.body_timeout;
     let request =
         request.map(|body| Body::new(Awaited { body, silence, waiting: None, deadline: None, fate: fate.clone() }));
-    let mut response = next.run(request).await;
+    let mut response = next(request).await;
     let fate = *fate.lock().unwrap_or_else(PoisonError::into_inner);
     let refused = response.status().is_client_error() || response.status().is_server_error();
     match fate {
         // The handler knows only that the body broke off.
-        Fate::Late => response = too_late(&limits, silence),
+        Fate::Late => response = too_late(limits, silence),
         Fate::Coming if refused => {}
         Fate::Coming | Fate::Read => return response,
     }

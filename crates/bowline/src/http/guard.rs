@@ -39,10 +39,15 @@ impl ValiditySlot {
 
 /// Lets an answer that is a stream end with the credential of its request. Other answers are to a request that was good when
 /// it was made: refusing them late would say that it was not done.
-pub async fn guard(mut request: Request, next: Next) -> Response {
+pub async fn guard(request: Request, next: Next) -> Response {
+    guarded(request, |request| next.run(request)).await
+}
+
+/// The same around anything else that answers.
+pub async fn guarded<F: Future<Output = Response>>(mut request: Request, next: impl FnOnce(Request) -> F) -> Response {
     let slot = ValiditySlot::default();
     request.extensions_mut().insert(slot.clone());
-    let response = next.run(request).await;
+    let response = next(request).await;
     match slot.0.get() {
         Some((validity, farewell)) if validity.can_end() && is_stream(&response) => {
             let (validity, farewell) = (validity.clone(), *farewell);

@@ -44,7 +44,17 @@ async fn one(State(state): State<McpState>, Path(server): Path<String>, request:
     answer(&state, Route::One(server.into()), request).await
 }
 
-async fn answer(state: &McpState, route: Route, request: Request) -> Response {
+/// Whom a path means that is written without escapes. Any other is for the router.
+pub fn plain_route(path: &str) -> Option<Route> {
+    let rest = path.strip_prefix("/mcp")?;
+    if rest.is_empty() {
+        return Some(Route::All);
+    }
+    let server = rest.strip_prefix('/')?;
+    (!server.is_empty() && !server.contains(['/', '%'])).then(|| Route::One(server.into()))
+}
+
+pub async fn answer(state: &McpState, route: Route, request: Request) -> Response {
     let who = match admit(state, request.headers(), request.extensions()).await {
         Ok(who) => who,
         Err(refused) => return *refused,
@@ -81,4 +91,18 @@ async fn admit(state: &McpState, headers: &HeaderMap, extensions: &Extensions) -
     let identity = credential.identity;
     let role = if identity.admin { RequesterRole::Operator } else { RequesterRole::User };
     Ok(Requester { principal: identity.principal, role })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_without_escapes_is_that_of_all_servers_or_of_one() {
+        assert_eq!(plain_route("/mcp"), Some(Route::All));
+        assert_eq!(plain_route("/mcp/files"), Some(Route::One("files".into())));
+        for other in ["/", "/mcp/", "/mcpx", "/mcp/a/b", "/mcp/a/", "/mcp/a%20b", "/api/mcp"] {
+            assert_eq!(plain_route(other), None, "{other}");
+        }
+    }
 }

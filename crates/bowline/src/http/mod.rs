@@ -18,14 +18,15 @@ pub mod produce;
 mod rate_limited_log;
 pub mod responses;
 pub mod servers;
+mod service;
 mod sorted;
 pub mod ws;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::HeaderValue;
 use axum::http::header::DATE;
@@ -34,7 +35,6 @@ use axum::response::Response;
 use bowline_env::clock;
 use bowline_env::net::{Listener, Socket};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,7 @@ use self::own_wakes::OwnWakes;
 use self::produce::ProduceState;
 use self::rate_limited_log::RateLimitedLog;
 use self::servers::ServersState;
+use self::service::EndpointService;
 use self::ws::WsState;
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -94,7 +95,9 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    pub fn router(self) -> Router {
+    /// All of them. What is laid around those of the hub is also in [`service`], which serves most of its requests.
+    pub fn service(self) -> EndpointService {
+        let mcp = self.mcp.clone();
         let ChatState { admission, limits, .. } = &self.chat;
         let (admission, limits) = (admission.clone(), limits.clone());
         // Inside of what shares an answer with pages of other origins, so that they can read this one too.
@@ -112,7 +115,7 @@ impl Endpoints {
             .layer(host())
             .layer(deadline())
             .layer(from_fn_with_state(admission.clone(), cors::share));
-        page::routes()
+        let router = page::routes()
             .merge(ws::routes())
             .with_state(self.ws)
             .merge(produce::routes().with_state(self.produce))
@@ -128,22 +131,36 @@ impl Endpoints {
             .layer(from_fn(guard::guard))
             .layer(DefaultBodyLimit::max(limits.config.limits.http_body_bytes_max))
             .layer(map_response_with_state(limits.metrics.clone(), problem::count))
-            .layer(map_response(date))
+            .layer(map_response(date));
+        EndpointService::new(router, mcp, limits)
     }
 }
 
 /// The HTTP library keeps the date that it wrote last until the wall clock is past it, so that a clock which is set back
 /// would leave it standing.
 async fn date(mut response: Response) -> Response {
-    if let Ok(date) = HeaderValue::try_from(clock::http_date(clock::wall_ms())) {
+    if let Some(date) = date_at(clock::unix_seconds()) {
         response.headers_mut().entry(DATE).or_insert(date);
     }
     response
 }
 
+/// A second as a header. Each thread keeps the one that it wrote last, since most answers leave in the same second as one before.
+fn date_at(seconds: u64) -> Option<HeaderValue> {
+    thread_local! {
+        static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
+    }
+    LAST.with_borrow_mut(|last| {
+        if last.as_ref().is_none_or(|(of, _)| *of != seconds) {
+            *last = Some((seconds, HeaderValue::try_from(clock::http_date(seconds * 1000)).ok()?));
+        }
+        last.as_ref().map(|(_, date)| date.clone())
+    })
+}
+
 /// What accepts connections, and serves the endpoints on them.
 pub struct Acceptor {
-    pub router: Router,
+    pub service: EndpointService,
     /// Where TLS is served: with what.
     pub tls: Option<Arc<Tls>>,
     pub config: Arc<Config>,
@@ -174,9 +191,10 @@ impl Acceptor {
                             continue;
                         };
                         let server = ConnectionServer {
-                            router: self.router.clone(),
+                            service: self.service.clone(),
                             header_timeout: limits.header_timeout,
-                            closing: self.closing.clone(),
+                            // One of its own, because those who wait for the same one wait for each other's lock.
+                            closing: self.closing.child_token(),
                         };
                         // Apart, because a connection keeps room for the larger of the two as long as it lasts.
                         match self.tls.clone() {
@@ -208,7 +226,7 @@ impl Acceptor {
 
 /// What one connection is served with.
 struct ConnectionServer {
-    router: Router,
+    service: EndpointService,
     header_timeout: Duration,
     closing: CancellationToken,
 }
@@ -230,8 +248,7 @@ impl ConnectionServer {
         let mut http = hyper::server::conn::http1::Builder::new();
         // Without a timer a client that sends half a header would be kept for ever.
         http.timer(TokioTimer::new()).header_read_timeout(self.header_timeout).max_buf_size(64 << 10);
-        let service = TowerToHyperService::new(self.router);
-        let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+        let connection = http.serve_connection(TokioIo::new(stream), self.service).with_upgrades();
         let connection = std::pin::pin!(connection);
         // A request that is still running when the server closes gets the rest of its answer only if that is quick.
         let closed = async {

@@ -75,6 +75,10 @@ impl IntoResponse for Problem {
 
 /// Counts the refusals among the answers.
 pub async fn count(State(metrics): State<Arc<Metrics>>, response: Response) -> Response {
+    counted(&metrics, response)
+}
+
+pub fn counted(metrics: &Metrics, response: Response) -> Response {
     if let Some(code) = response.extensions().get::<ErrorCode>() {
         metrics.refusals.inc(code.as_str());
     }

@@ -246,6 +246,7 @@ pub struct Backend {
     pub(crate) snapshot: watch::Receiver<Snapshot>,
     pub(crate) renewals: Arc<Renewals>,
     pub counts: Arc<CallCounts>,
+    pub(crate) observer: Arc<dyn CallObserver>,
 }
 
 impl Backend {
@@ -296,13 +297,13 @@ impl Backend {
         let _ = self.commands.send(BackendCommand::Notify { caller, method: method.to_owned(), params }).await;
     }
 
-    pub async fn end_backend_session(&self, lane: Arc<str>) {
-        let _ = self.commands.send(BackendCommand::EndBackendSession(lane)).await;
+    pub async fn end_backend_session(&self, session_name: Arc<str>) {
+        let _ = self.commands.send(BackendCommand::EndBackendSession(session_name)).await;
     }
 
     /// Whether a client has a session of its own there.
-    pub fn has_own(&self, lane: &str) -> bool {
-        self.dispatcher.live().is_some_and(|(_, transport)| transport.has_own(lane))
+    pub fn has_own(&self, session_name: &str) -> bool {
+        self.dispatcher.live().is_some_and(|(_, transport)| transport.has_own(session_name))
     }
 
     /// Returns after the dial, with whether it went well.
@@ -391,9 +392,7 @@ impl CountedCall<'_> {
     /// The call has ended so; returns how many seconds it took.
     pub fn end(&self, outcome: CallOutcome) -> f64 {
         let took = clock::since(self.began);
-        if let Some(at) = CallOutcome::ALL.iter().position(|known| *known == outcome) {
-            self.counts.ended[at].fetch_add(1, Ordering::Relaxed);
-        }
+        self.counts.ended[outcome.place()].fetch_add(1, Ordering::Relaxed);
         self.counts.micros.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
         self.counts.last_micros.store(took.as_micros() as u64, Ordering::Relaxed);
         took.as_secs_f64()
@@ -414,16 +413,29 @@ impl fmt::Debug for CallCounts {
 
 /// What the hub counts, for the metrics of the server around it.
 pub trait Observer: Send + Sync {
-    fn call_ended(&self, backend: &Backend, outcome: CallOutcome, seconds: f64);
+    /// What is told of the calls to one server, from its start on.
+    fn calls_of(&self, key: &BackendKey) -> Arc<dyn CallObserver>;
     fn backend_event(&self, name: &'static str);
     /// A limit was reached; the name is that of its setting.
     fn limit_hit(&self, _name: &'static str) {}
 }
 
+/// What the calls to one server come to, for the same metrics.
+pub trait CallObserver: Send + Sync {
+    fn call_ended(&self, outcome: CallOutcome, seconds: f64);
+}
+
 pub(crate) struct NoObserver;
 
+impl CallObserver for NoObserver {
+    fn call_ended(&self, _outcome: CallOutcome, _seconds: f64) {}
+}
+
 impl Observer for NoObserver {
-    fn call_ended(&self, _backend: &Backend, _outcome: CallOutcome, _seconds: f64) {}
+    fn calls_of(&self, _key: &BackendKey) -> Arc<dyn CallObserver> {
+        Arc::new(NoObserver)
+    }
+
     fn backend_event(&self, _name: &'static str) {}
 }
 

@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::call::facts::{ClientFacts, our_info};
-use crate::call::outcome::CallOutcome;
+use crate::call::outcome::{CallOutcome, ResultKind};
 use crate::call::server_request::Replier;
 use crate::fields::{Raw, raw};
 use crate::message::{self, RpcResult};
@@ -68,8 +68,10 @@ impl fmt::Debug for Inbound {
 /// On whose behalf a call is made.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// Names the client: each has an upstream session of its own where the backend has sessions.
-    pub lane: Arc<str>,
+    /// Names the client's session at the backend: each has an upstream session of its own where the backend has sessions.
+    pub session_name: Arc<str>,
+    /// Which of the sessions of clients that look alike it is, if those have several.
+    pub number: usize,
     pub owner: Arc<str>,
     pub exchange: Exchange,
     /// The client's capabilities, as the backend gets them.
@@ -78,14 +80,15 @@ pub struct Caller {
     pub inbox: Option<InboundSink>,
 }
 
-/// The lane of our own housekeeping, and of everyone whose backend has no sessions.
-pub const SHARED_LANE: &str = "";
+/// The session of our own housekeeping, and of all clients whose backend has no sessions.
+pub const SHARED_SESSION: &str = "";
 
 impl Caller {
     /// A client without a session. What it can do is part of its name: a backend with sessions gets them once for each.
     pub fn without_session(principal: &Principal, client: ClientFacts) -> Caller {
         Caller {
-            lane: format!("principal {principal} {}", client.capabilities).into(),
+            session_name: format!("principal {principal} {}", client.capabilities).into(),
+            number: 0,
             owner: principal.as_str().into(),
             exchange: Exchange::Stateless,
             client: Arc::new(client),
@@ -93,13 +96,34 @@ impl Caller {
         }
     }
 
+    /// Whether the two are the same but for the session that they are in.
+    pub fn is_alike(&self, other: &Caller) -> bool {
+        self.base() == other.base()
+    }
+
+    /// What both have before their numbers.
+    fn base(&self) -> &str {
+        let whole = &*self.session_name;
+        if self.number == 0 { whole } else { whole.rsplit_once(' ').map_or(whole, |(base, _)| base) }
+    }
+
+    /// The same client in another one of its sessions. The first has the number 0.
+    #[must_use]
+    pub fn numbered(self, number: usize) -> Caller {
+        if number == 0 {
+            return self;
+        }
+        Caller { session_name: format!("{} {number}", self.session_name).into(), number, ..self }
+    }
+
     /// The hub itself.
     pub fn hub() -> Caller {
         static HUB: LazyLock<Caller> = LazyLock::new(|| {
             let capabilities = raw(&json!({ "sampling": {}, "elicitation": { "form": {}, "url": {} }, "roots": {} }));
             Caller {
-                lane: SHARED_LANE.into(),
-                owner: SHARED_LANE.into(),
+                session_name: SHARED_SESSION.into(),
+                number: 0,
+                owner: SHARED_SESSION.into(),
                 exchange: Exchange::Stateless,
                 client: Arc::new(ClientFacts { capabilities, info: our_info() }),
                 inbox: None,
@@ -217,6 +241,7 @@ impl fmt::Debug for CallEnd {
 pub struct CallReply {
     pub answer: RpcResult,
     pub outcome: CallOutcome,
+    pub kind: ResultKind,
     pub status: u16,
     /// The call goes on as a task of this session's, so what it has asked is still to be answered.
     pub goes_on_in: Option<LogId>,
@@ -228,7 +253,8 @@ impl CallReply {
     }
 
     pub fn with_status(answer: RpcResult, status: u16) -> CallReply {
-        CallReply { outcome: CallOutcome::of_answer(&answer), answer, status, goes_on_in: None }
+        let (outcome, kind) = outcome::of_answer(&answer);
+        CallReply { answer, outcome, kind, status, goes_on_in: None }
     }
 }
 
@@ -262,7 +288,9 @@ pub type CallFuture = Pin<Box<dyn Future<Output = CallReply> + Send>>;
 /// A call that is under way. Dropping it takes the call back.
 pub struct Conversation {
     said: mpsc::Receiver<Inbound>,
-    work: CallFuture,
+    /// `None` once it has ended.
+    work: Option<CallFuture>,
+    /// Its end, until that is told.
     ended: Option<CallReply>,
 }
 
@@ -270,18 +298,19 @@ impl Conversation {
     /// Begins the work that `make` gives; what belongs to it goes to the sink.
     pub fn begin(make: impl FnOnce(InboundSink) -> CallFuture) -> Conversation {
         let (sink, said) = mpsc::channel(INBOUND_MAX);
-        Conversation { said, work: make(sink), ended: None }
+        Conversation { said, work: Some(make(sink)), ended: None }
     }
 
-    /// Everything that was said before the answer comes before the answer.
+    /// Everything that was said before the answer comes before the answer. After its end nothing comes any more.
     pub async fn next(&mut self) -> ConversationStep {
-        if self.ended.is_none() {
+        if let Some(work) = &mut self.work {
             tokio::select! {
                 biased;
                 Some(inbound) = self.said.recv() => return ConversationStep::Said(inbound),
-                reply = &mut self.work => {
+                reply = work => {
                     // Senders see from here on that the receiver is gone, and a call that goes on can send elsewhere.
                     self.said.close();
+                    self.work = None;
                     self.ended = Some(reply);
                 }
             }
@@ -289,7 +318,7 @@ impl Conversation {
         if let Some(inbound) = self.said.recv().await {
             return ConversationStep::Said(inbound);
         }
-        match self.ended.clone() {
+        match self.ended.take() {
             Some(reply) => ConversationStep::Ended(reply),
             None => std::future::pending().await,
         }

@@ -2,6 +2,7 @@
 
 use bowline_core::backend::{BackendStatus, CallFailure, ResendPolicy};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::call::{CallEnd, CallReply};
@@ -37,6 +38,11 @@ impl CallOutcome {
         CallOutcome::NotExecuted,
     ];
 
+    /// Its place among [`ALL`](CallOutcome::ALL).
+    pub const fn place(self) -> usize {
+        self as usize
+    }
+
     /// Its name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -45,15 +51,6 @@ impl CallOutcome {
             CallOutcome::Error => "error",
             CallOutcome::Unknown => "unknown",
             CallOutcome::NotExecuted => "not_executed",
-        }
-    }
-
-    /// The outcome of an answer from a server, whose shape alone says whether it is a result.
-    pub fn of_answer(answer: &RpcResult) -> CallOutcome {
-        match answer {
-            Ok(result) if is_tool_error(result) => CallOutcome::ToolError,
-            Ok(_) => CallOutcome::Result,
-            Err(_) => CallOutcome::Error,
         }
     }
 
@@ -75,15 +72,37 @@ impl CallOutcome {
     }
 }
 
-/// Everything else in a result stays unread.
-fn is_tool_error(result: &Raw) -> bool {
+/// What a result says that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultKind {
+    /// What was asked for, or something that is not known here.
+    Other,
+    /// The server asks for input, and the call is made again with it.
+    Question,
+    /// A task of the Tasks extension.
+    Task,
+}
+
+/// What an answer from a server is. Its shape alone says whether it is a result, which is read once for all that it says of itself;
+/// everything else in it stays unread.
+pub fn of_answer(answer: &RpcResult) -> (CallOutcome, ResultKind) {
     #[derive(Default, Deserialize)]
     struct Marked<'a> {
         #[serde(default, borrow, rename = "isError")]
-        is_error: Option<&'a serde_json::value::RawValue>,
+        is_error: Option<&'a RawValue>,
+        #[serde(default, borrow, rename = "resultType")]
+        result_type: Option<&'a RawValue>,
     }
+    let Ok(result) = answer else { return (CallOutcome::Error, ResultKind::Other) };
     let marked: Marked<'_> = serde_json::from_str(result.get()).unwrap_or_default();
-    marked.is_error.is_some_and(|raw| raw.get() == "true")
+    let is_error = marked.is_error.is_some_and(|raw| raw.get() == "true");
+    let kind = marked.result_type.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
+    let kind = match kind.as_deref() {
+        Some("input_required") => ResultKind::Question,
+        Some("task") => ResultKind::Task,
+        _ => ResultKind::Other,
+    };
+    (if is_error { CallOutcome::ToolError } else { CallOutcome::Result }, kind)
 }
 
 /// The facts of an outcome, as `isError` results and errors carry them.
@@ -225,7 +244,7 @@ pub fn too_large_for(method: &str) -> RpcResult {
 }
 
 /// Whether a call may be sent again when it may have run: reading never hurts; a tool must say so, and the operator too.
-pub fn resend(method: &str, params: Option<&Raw>, catalogue: &Catalogue, allow: bool) -> ResendPolicy {
+pub fn resend(method: &str, params: Option<&RawValue>, catalogue: &Catalogue, allow: bool) -> ResendPolicy {
     let reads = matches!(
         method,
         "tools/list"
@@ -239,7 +258,7 @@ pub fn resend(method: &str, params: Option<&Raw>, catalogue: &Catalogue, allow: 
             | "tasks/get"
     );
     let safe_tool = || {
-        let name = Fields::of(params.map(|raw| &**raw)).text("name").unwrap_or_default();
+        let name = Fields::of(params).text("name").unwrap_or_default();
         let tool = catalogue.find(ListKind::Tools, &name).map(|tool| Fields::of(Some(tool)));
         let annotations = tool.map(|tool| tool.object("annotations")).unwrap_or_default();
         ["readOnlyHint", "idempotentHint"].iter().any(|hint| annotations.read(hint) == Some(true))

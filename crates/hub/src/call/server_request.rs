@@ -12,7 +12,7 @@ use bowline_store::Holder;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::call::{Conversation, Inbound, InboundSink};
+use crate::call::{Caller, Conversation, Inbound, InboundSink};
 use crate::fields::{Fields, Raw};
 use crate::message::{self, RpcRequest, RpcResult};
 use crate::seal::Seal;
@@ -98,6 +98,8 @@ pub async fn ask(sink: Option<&InboundSink>, question: (Inbound, AnswerReceiver)
 const PARKED_MAX: usize = 10_000;
 /// So that one of many cannot take all of the room; as many as it may have tasks.
 const PER_PRINCIPAL_MAX: usize = 1000;
+/// Sessions at one server for calls of clients that look alike, since each costs the server something.
+const SESSIONS_MAX: usize = 8;
 /// A longer id of a server's is no name for its question.
 const KEY_BYTES_MAX: usize = 256;
 /// What a state of ours begins with; what makes it ours is its seal.
@@ -140,6 +142,8 @@ pub struct SuspendedCall {
     /// What came after the questions, for the request that resumes the call.
     pub said: VecDeque<Raw>,
     pub principal: Principal,
+    /// By whom it was made. Until its questions are answered, their names are taken in the caller's session at the server.
+    pub caller: Caller,
     /// The method and the name of what was called; an answer counts only for the same.
     pub subject: String,
     pub until: Instant,
@@ -195,6 +199,20 @@ impl SuspendedCalls {
         }
         suspended.insert(state.clone(), call);
         Some(state)
+    }
+
+    /// The caller in a session in which none of these calls waits: there is no telling which of two calls a question there would be of, and
+    /// a name is free only once. Where all are taken, it is the one that it would be anyway.
+    pub fn apart(&self, caller: Caller) -> Caller {
+        let suspended = self.lock();
+        let taken: Vec<usize> = suspended
+            .values()
+            .filter(|call| call.is_awaited() && call.caller.is_alike(&caller))
+            .map(|call| call.caller.number)
+            .collect();
+        drop(suspended);
+        let free = (0..SESSIONS_MAX).find(|number| !taken.contains(number));
+        caller.numbered(free.unwrap_or_default())
     }
 
     /// Ends the calls that no client can resume any more.
@@ -310,21 +328,46 @@ impl fmt::Debug for OpenQuestions {
 #[cfg(test)]
 mod suspended_tests {
     use super::*;
+    use crate::call::facts::{ClientFacts, no_capabilities, our_info};
+
+    fn caller(principal: &Principal) -> Caller {
+        Caller::without_session(principal, ClientFacts { capabilities: no_capabilities(), info: our_info() })
+    }
+
+    fn waiting(principal: &Principal, caller: Caller, subject: &str) -> SuspendedCall {
+        SuspendedCall {
+            conversation: Conversation::begin(|_| Box::pin(std::future::pending())),
+            questions: Vec::new(),
+            said: VecDeque::new(),
+            principal: principal.clone(),
+            caller,
+            subject: subject.to_owned(),
+            until: clock::now(),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    #[test]
+    fn a_call_is_made_in_a_session_in_which_no_call_of_its_client_waits_for_an_answer() {
+        let suspended = SuspendedCalls::new(Duration::from_secs(600), Seal::with_key(vec![7; 32]));
+        let [alice, bob] = ["alice", "bob"].map(|name| Principal::parse(name).unwrap());
+        let mut states = Vec::new();
+        for expected in (0..SESSIONS_MAX).chain([0]) {
+            let caller = suspended.apart(caller(&alice));
+            assert_eq!(caller.number, expected);
+            states.extend(suspended.suspend(waiting(&alice, caller, ""), None));
+        }
+        assert_eq!(suspended.apart(caller(&bob)).number, 0, "another client has sessions of its own");
+        suspended.take(&states[3], &alice, "").unwrap();
+        assert_eq!(suspended.apart(caller(&alice)).number, 3);
+    }
 
     #[test]
     fn one_who_parks_many_calls_leaves_room_for_others() {
         let suspended = SuspendedCalls::new(Duration::from_secs(600), Seal::with_key(vec![7; 32]));
         let park = |name: &str| {
-            let call = SuspendedCall {
-                conversation: Conversation::begin(|_| Box::pin(std::future::pending())),
-                questions: Vec::new(),
-                said: VecDeque::new(),
-                principal: Principal::parse(name).unwrap(),
-                subject: String::new(),
-                until: clock::now(),
-                gone: CancellationToken::new(),
-            };
-            suspended.suspend(call, None).is_some()
+            let principal = Principal::parse(name).unwrap();
+            suspended.suspend(waiting(&principal, caller(&principal), ""), None).is_some()
         };
         assert!((0..PER_PRINCIPAL_MAX).all(|_| park("alice")));
         assert!(!park("alice") && park("bob"));
@@ -334,15 +377,7 @@ mod suspended_tests {
     fn a_state_is_known_again_by_its_owner_for_the_same_call_alone() {
         let seal = Seal::with_key(vec![7; 32]);
         let [alice, bob] = ["alice", "bob"].map(|name| Principal::parse(name).unwrap());
-        let call = SuspendedCall {
-            conversation: Conversation::begin(|_| Box::pin(std::future::pending())),
-            questions: Vec::new(),
-            said: VecDeque::new(),
-            principal: alice.clone(),
-            subject: "tools/call one".into(),
-            until: clock::now(),
-            gone: CancellationToken::new(),
-        };
+        let call = waiting(&alice, caller(&alice), "tools/call one");
         let state = SuspendedCalls::new(Duration::from_secs(600), seal.clone()).suspend(call, None).unwrap();
         let later = SuspendedCalls::new(Duration::from_secs(600), seal);
         assert!(later.take(&state, &alice, "tools/call one").is_none());

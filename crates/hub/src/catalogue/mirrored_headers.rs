@@ -2,6 +2,7 @@
 //! `x-mcp-header`.
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::fields::{Fields, Raw};
 
@@ -14,9 +15,9 @@ const INTEGER_MAX: f64 = 9_007_199_254_740_991.0;
 const DEPTH_MAX: usize = 32;
 
 /// The headers that repeat the method of a request and what it names.
-pub fn named_headers(method: &str, params: Option<&Raw>) -> Vec<(String, String)> {
+pub fn named_headers(method: &str, params: Option<&RawValue>) -> Vec<(String, String)> {
     let mut headers = vec![("mcp-method".to_owned(), method.to_owned())];
-    let fields = Fields::of(params.map(|raw| &**raw));
+    let fields = Fields::of(params);
     let key = match method {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",

@@ -10,6 +10,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::call::Exchange;
+use crate::revision;
 
 /// The longest name of a server; names are part of tool names, which clients limit.
 const NAME_CHARS_MAX: usize = 64;
@@ -71,13 +72,21 @@ struct WrittenSpec {
     env: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    era: Option<String>,
+    /// The version of the protocol in which it is spoken to. The store has it as `era`, in words that were there before.
+    #[serde(rename = "era", alias = "revision", skip_serializing_if = "Option::is_none")]
+    revision: Option<String>,
     disabled: bool,
 }
 
-/// What the setting `era` calls the ways to exchange messages.
+/// What `era` calls the ways to exchange messages.
 const ERAS: [(&str, Exchange); 2] = [("modern", Exchange::Stateless), ("legacy", Exchange::Session)];
+
+/// How messages are exchanged in what is written there.
+fn exchange_of(written: &str) -> Result<Exchange, SpecError> {
+    let by_word = ERAS.into_iter().find(|(word, _)| *word == written).map(|(_, exchange)| exchange);
+    let by_version = || revision::of_version(written).map(|revision| revision.exchange());
+    by_word.or_else(by_version).ok_or_else(|| SpecError::Revision(revision::versions().join(", ")))
+}
 
 /// Why a configuration can never work. Says no value that could be a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,8 +101,8 @@ pub enum SpecError {
     Header(String),
     #[error("`type` must be \"http\", \"sse\" or \"stdio\"")]
     Type,
-    #[error("`era` must be \"legacy\" or \"modern\"")]
-    Era,
+    #[error("`revision` must be a version of the protocol: {0}")]
+    Revision(String),
     #[error("a name has 1 to 64 letters, digits, `_`, `-` or `.`, no `__`, and no `_` at its end")]
     Name,
     #[error("the variable {0} is not set")]
@@ -145,20 +154,14 @@ impl ServerSpec {
             }
             _ => return Err(SpecError::Kind),
         };
-        let exchange = match written.era.as_deref() {
-            None => None,
-            Some(era) => {
-                let known = ERAS.into_iter().find(|(name, _)| *name == era);
-                Some(known.ok_or(SpecError::Era)?.1)
-            }
-        };
+        let exchange = written.revision.as_deref().map(exchange_of).transpose()?;
         Ok(ServerSpec { target, exchange, disabled: written.disabled })
     }
 
     /// The entry again, secrets and all: for the store, never for people.
     pub fn write(&self) -> Value {
-        let era =
-            ERAS.into_iter().find(|(_, exchange)| self.exchange == Some(*exchange)).map(|(name, _)| name.to_owned());
+        let revision =
+            ERAS.into_iter().find(|(_, exchange)| self.exchange == Some(*exchange)).map(|(word, _)| word.to_owned());
         let written = match self.target.clone() {
             Target::Http { url, headers, dialect } => WrittenSpec {
                 kind: (dialect == Dialect::Sse).then(|| "sse".to_owned()),
@@ -177,7 +180,7 @@ impl ServerSpec {
             },
             Target::Invalid { .. } => WrittenSpec::default(),
         };
-        serde_json::to_value(&WrittenSpec { era, ..written }).unwrap_or_default()
+        serde_json::to_value(&WrittenSpec { revision, ..written }).unwrap_or_default()
     }
 
     /// What may be shown: the URL without a password or query, or the program. Nothing of an entry that names neither.
@@ -365,6 +368,27 @@ mod tests {
         assert!(stdio.disabled && stdio.is_stdio());
         assert_eq!(ServerSpec::read(&stdio.write(), &|_| None).unwrap(), stdio);
         assert_eq!(ServerSpec::read(&http.write(), &|_| None).unwrap(), http);
+    }
+
+    #[test]
+    fn the_revision_of_a_server_is_one_of_its_versions_or_a_word_of_earlier_files() {
+        let exchange = |entry: Value| read(&entry).map(|spec| spec.exchange);
+        assert_eq!(exchange(json!({ "url": "http://x" })), Ok(None));
+        for version in revision::versions() {
+            let expected = revision::of_version(version).map(|revision| revision.exchange());
+            for name in ["revision", "era"] {
+                let spec = read(&json!({ "url": "http://x", name: version })).unwrap();
+                assert_eq!(spec.exchange, expected, "{name} {version}");
+                assert_eq!(ServerSpec::read(&spec.write(), &|_| None).unwrap(), spec);
+            }
+        }
+        for (word, expected) in ERAS {
+            assert_eq!(exchange(json!({ "url": "http://x", "era": word })), Ok(Some(expected)));
+            let stored = read(&json!({ "url": "http://x", "revision": word })).unwrap().write();
+            assert_eq!(stored["era"], word, "a node that was built before reads it too");
+        }
+        let unknown = exchange(json!({ "url": "http://x", "revision": "next" })).unwrap_err();
+        assert!(unknown.to_string().ends_with(&revision::versions().join(", ")), "{unknown}");
     }
 
     #[test]

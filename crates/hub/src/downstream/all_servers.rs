@@ -147,7 +147,7 @@ async fn by_name(
     if client.exchange() == Exchange::Session {
         params.remove("task");
     }
-    if let Some(reply) = hosted_task::begin(hub, client, &backend, &request.method, &params).await {
+    if let Some(reply) = hosted_task::begin(hub, client, &backend, &request.method, || params.clone()).await {
         return reply;
     }
     let reply = call::pass(hub, client, &backend, &request.method, &params, sink).await;
@@ -199,7 +199,7 @@ async fn set_level(hub: &Arc<Hub>, client: &ClientContext, params: &Fields, requ
         _ => return refuse(message::INVALID_PARAMS, "`level` is missing, or is no log level"),
     };
     session.set_log_level(level);
-    subscriptions::note(client, None, &request.method, request.params.as_ref(), &done(empty())).await;
+    subscriptions::note(client, None, &request.method, request.params.as_deref(), &done(empty())).await;
     for backend in hub.visible(&client.principal) {
         if subscriptions::logs(&backend) && backend.snapshot().is_connected() && backend.offers(Exchange::Session) {
             let (client, hub, request) = (client.clone(), hub.clone(), request.clone());

@@ -38,24 +38,24 @@ pub async fn home(
     headers: &HeaderMap,
     message: Option<&RpcMessage>,
 ) -> Result<Option<Holder>, StoreError> {
-    let Some(neighbours) = &hub.neighbours else { return Ok(None) };
+    let Some(peers) = &hub.peers else { return Ok(None) };
     let request = message.and_then(RpcMessage::request);
     let params = Fields::of(request.and_then(|request| request.params.as_deref()));
     if let Some(state) = params.text("requestState")
         && let Some(node) = hub.suspended.node_of(&state).and_then(Holder::parse)
     {
-        return Ok(Some(node).filter(|node| node != neighbours.name() && !neighbours.is_dead(node)));
+        return Ok(Some(node).filter(|node| node != peers.name() && !peers.is_dead(node)));
     }
     if request.is_some_and(|request| task::is_about_a_task(&request.method))
         && let Some(log) = tasks::names::hosted_log(&params.text("taskId").unwrap_or_default())
     {
-        return owned_elsewhere(hub, &**neighbours, who, &log).await;
+        return owned_elsewhere(hub, &**peers, who, &log).await;
     }
     let by_tool = params.text("name").filter(|name| call::is_shown_of_ours(&hub.options, name));
     let handle = by_tool.and_then(|_| params.object("arguments").text("handle"));
     let named = text(headers, &SESSION).map(ToOwned::to_owned).or(handle);
     match named.as_deref().and_then(session::log_of) {
-        Some(log) if !hub.sessions.is_awake(&log) => owned_elsewhere(hub, &**neighbours, who, &log).await,
+        Some(log) if !hub.sessions.is_awake(&log) => owned_elsewhere(hub, &**peers, who, &log).await,
         _ => Ok(None),
     }
 }
@@ -64,11 +64,11 @@ pub async fn home(
 /// dies, it would be answered with a doubt, and for nothing there is none.
 async fn owned_elsewhere(
     hub: &Hub,
-    neighbours: &dyn PeerNodes,
+    peers: &dyn PeerNodes,
     who: &Principal,
     log: &LogId,
 ) -> Result<Option<Holder>, StoreError> {
-    let Some(node) = neighbours.elsewhere(log).await? else { return Ok(None) };
+    let Some(node) = peers.elsewhere(log).await? else { return Ok(None) };
     if mutant("carry-for-strangers") {
         return Ok(Some(node));
     }
@@ -85,7 +85,7 @@ pub async fn carry(
     request: &Request<Bytes>,
     hops: u8,
 ) -> Response<ResponseBody> {
-    let Some(neighbours) = hub.neighbours.as_ref().filter(|_| hops < HOPS_MAX) else {
+    let Some(peers) = hub.peers.as_ref().filter(|_| hops < HOPS_MAX) else {
         let text = "The session is moving between servers. Try again.";
         return problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text);
     };
@@ -103,15 +103,15 @@ pub async fn carry(
         hops: hops + 1,
     };
     let asked = ForwardedRequest::of(request);
-    let mut talk = neighbours.talk(to, raw(&PeerRequest::Request(carried)));
-    let PeerStreamItem::Part(head) = talk.next().await else { return asked.lost() };
+    let mut stream = peers.open_stream(to, raw(&PeerRequest::Request(carried)));
+    let PeerStreamItem::Part(head) = stream.next().await else { return asked.lost() };
     let Ok(head) = serde_json::from_str::<ResponseHead>(&head) else { return asked.lost() };
     let streamed = head.headers.iter().any(|(name, value)| name == "content-type" && value == sse::CONTENT_TYPE);
     let mut response = if streamed {
-        event_stream(rest(talk, asked))
+        event_stream(rest(stream, asked))
     } else {
-        match whole(talk).await {
-            Some(body) => Response::new(streamable_http::full(body)),
+        match whole(stream).await {
+            Some(body) => Response::new(streamable_http::full(body.into())),
             None => return asked.lost(),
         }
     };
@@ -124,10 +124,10 @@ pub async fn carry(
     response
 }
 
-async fn whole(mut talk: Box<dyn PeerStream>) -> Option<String> {
+async fn whole(mut stream: Box<dyn PeerStream>) -> Option<String> {
     let mut body = String::new();
     loop {
-        match talk.next().await {
+        match stream.next().await {
             PeerStreamItem::Part(part) => body.push_str(&part),
             PeerStreamItem::Ended => return Some(body),
             PeerStreamItem::Lost => return None,
@@ -138,15 +138,15 @@ async fn whole(mut talk: Box<dyn PeerStream>) -> Option<String> {
 /// The rest of a stream. A client with a session takes it up again elsewhere, if it has seen where it was; any other is
 /// told the end at once.
 fn rest(
-    talk: Box<dyn PeerStream>,
+    stream: Box<dyn PeerStream>,
     asked: ForwardedRequest,
 ) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
-    futures_util::stream::unfold(Some((talk, asked)), |state| async {
-        let (mut talk, mut asked) = state?;
-        match talk.next().await {
+    futures_util::stream::unfold(Some((stream, asked)), |state| async {
+        let (mut stream, mut asked) = state?;
+        match stream.next().await {
             PeerStreamItem::Part(part) => {
                 asked.can_return = asked.in_session;
-                Some((Ok(Bytes::from(part)), Some((talk, asked))))
+                Some((Ok(Bytes::from(part)), Some((stream, asked))))
             }
             PeerStreamItem::Ended => None,
             PeerStreamItem::Lost if asked.can_return => None,
@@ -181,7 +181,7 @@ impl ForwardedRequest {
 
     fn lost(&self) -> Response<ResponseBody> {
         match self.unknown() {
-            Some(end) => json(StatusCode::OK, &end),
+            Some(end) => json(StatusCode::OK, end),
             None => {
                 let text = "The server that has the session went away. Try again.";
                 problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text)
@@ -196,8 +196,8 @@ fn listed(headers: &HeaderMap, wanted: impl Fn(&HeaderName) -> bool) -> Vec<(Str
 }
 
 /// Does here what another node asks.
-pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn PeerResponder>) {
-    match serde_json::from_str(errand) {
+pub async fn serve(hub: &Arc<Hub>, request: &str, asker: Box<dyn PeerResponder>) {
+    match serde_json::from_str(request) {
         Ok(request) if PeerRequest::version(&request) > VERSION => {
             let version = request.version();
             tracing::warn!(version, reads = VERSION, "another node asks in a newer version: upgrade this node");

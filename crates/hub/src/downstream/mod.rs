@@ -41,15 +41,19 @@ fn speaks(backend: &Backend, revision: &dyn Revision) -> bool {
 }
 
 /// Begins whatever the request asks for, of a client that speaks this revision.
-fn begin(hub: &Arc<Hub>, revision: &'static dyn Revision, client: ClientContext, request: RpcRequest) -> Conversation {
+fn begin(
+    hub: &Arc<Hub>,
+    revision: &'static dyn Revision,
+    client: ClientContext,
+    request: Arc<RpcRequest>,
+) -> Conversation {
     let hub = hub.clone();
-    Conversation::begin(move |sink| {
-        Box::pin(async move {
-            match client.route.clone() {
-                Route::One(name) => one_server::answer(&hub, revision, &client, &name, &request, &sink).await,
-                Route::All => all_servers::answer(&hub, revision, &client, &request, &sink).await,
-            }
-        })
+    // Each apart, because a box is as large as the largest of what it may hold, and is filled by a copy.
+    Conversation::begin(move |sink| match client.route.clone() {
+        Route::One(name) => {
+            Box::pin(async move { one_server::answer(&hub, revision, &client, &name, &request, &sink).await })
+        }
+        Route::All => Box::pin(async move { all_servers::answer(&hub, revision, &client, &request, &sink).await }),
     })
 }
 

@@ -34,14 +34,15 @@ pub async fn answer(
     // A server that speaks as the client does judges its requests itself.
     let judges_itself = speaks(&backend, revision);
     let refusal = revision.removed(&request.method).filter(|_| !judges_itself);
+    // What is seldom asked for is boxed, or each call would have room for it.
     let reply = match (refusal, client.exchange(), request.method.as_str()) {
         (Some(refusal), _, _) => refusal,
         (None, Exchange::Session, "ping") => done(empty()),
         (None, Exchange::Stateless, method) if method == revision.opening_method() && !judges_itself => {
-            discover(&backend, revision).await
+            Box::pin(discover(&backend, revision)).await
         }
         (None, Exchange::Stateless, "subscriptions/listen") => {
-            subscriptions::answer(hub, client, Some(&backend), request, sink).await
+            Box::pin(subscriptions::answer(hub, client, Some(&backend), request, sink)).await
         }
         (None, Exchange::Session, "logging/setLevel") if !has_sessions => set_level(request),
         (None, Exchange::Session, "resources/subscribe" | "resources/unsubscribe") if !has_sessions => {
@@ -49,13 +50,13 @@ pub async fn answer(
         }
         (None, Exchange::Stateless, method) if task::is_about_a_task(method) => {
             let params = Fields::of(request.params.as_deref());
-            task::answer(hub, client, Some(&backend), request, &params, sink).await
+            Box::pin(task::answer(hub, client, Some(&backend), request, &params, sink)).await
         }
         (None, _, method) => match ListKind::of_method(method) {
-            Some(kind) => list(hub, client, &backend, kind, request, sink).await,
+            Some(kind) => Box::pin(list(hub, client, &backend, kind, request, sink)).await,
             None => {
-                let params = Fields::of(request.params.as_deref());
-                match hosted_task::begin(hub, client, &backend, method, &params).await {
+                let params = || Fields::of(request.params.as_deref());
+                match hosted_task::begin(hub, client, &backend, method, params).await {
                     Some(reply) => reply,
                     None => {
                         let reply = call::call(hub, client, &backend, request, sink).await;
@@ -70,7 +71,7 @@ pub async fn answer(
     {
         session.set_log_level(level);
     }
-    subscriptions::note(client, Some(name), &request.method, request.params.as_ref(), &reply).await;
+    subscriptions::note(client, Some(name), &request.method, request.params.as_deref(), &reply).await;
     reply
 }
 

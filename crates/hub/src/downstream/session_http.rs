@@ -43,7 +43,7 @@ pub async fn post(
         && request.method == "initialize"
         && !headers.contains_key(SESSION)
     {
-        return initialize(hub, &who.principal, route, request).await;
+        return Box::pin(initialize(hub, &who.principal, route, request)).await;
     }
     let session = match find(hub, &who.principal, &route, headers).await {
         Ok(session) => session,
@@ -53,7 +53,7 @@ pub async fn post(
     match message {
         RpcMessage::Request(request) => call(hub, &session, who.role, request).await,
         other => {
-            heard(hub, &session, other).await;
+            Box::pin(heard(hub, &session, other)).await;
             empty(StatusCode::ACCEPTED)
         }
     }
@@ -150,7 +150,7 @@ async fn initialize(
         }
     };
     let reply = greet(hub, &session).await;
-    let mut response = json(StatusCode::OK, &message::response(&request.id, &reply.answer));
+    let mut response = json(StatusCode::OK, message::response(&request.id, &reply.answer));
     if let Ok(id) = HeaderValue::from_str(session.id.as_str()) {
         response.headers_mut().insert(SESSION, id);
     }
@@ -207,7 +207,7 @@ async fn call(
     request: RpcRequest,
 ) -> Response<ResponseBody> {
     match begun(hub, session, role, request).await {
-        Some(Outlet::Direct(response)) => json(StatusCode::OK, &response),
+        Some(Outlet::Direct(response)) => json(StatusCode::OK, response),
         Some(Outlet::Stream(opened)) => {
             let primed = revision_of(session).primes_streams(&session.record.version);
             let first = primed.then(|| format!("{RETRY}{}", sse::encode(Some(&session.event_id(opened.at)), "")));
@@ -226,8 +226,9 @@ async fn run(
     outlet: oneshot::Sender<Outlet>,
 ) {
     let under_way = session.started(&request.id);
-    let mut conversation =
-        begin(&hub, revision_of(&session), ClientContext::of_session(&session).with_role(role), request.clone());
+    let request = Arc::new(request);
+    let client = ClientContext::of_session(&session).with_role(role);
+    let mut conversation = begin(&hub, revision_of(&session), client, request.clone());
     let mut on_stream = OnStream::new(&session, &request, outlet);
     let mut slow = hub.slow_calls.begin();
     loop {
@@ -238,7 +239,7 @@ async fn run(
             match select(pin!(next), &mut slow).await {
                 Either::Left((step, _)) => step,
                 Either::Right(_) => {
-                    on_stream.open().await;
+                    Box::pin(on_stream.open()).await;
                     continue;
                 }
             }
@@ -249,10 +250,10 @@ async fn run(
                 break;
             }
             Some(ConversationStep::Said(Inbound::Notification { method, params, .. })) => {
-                on_stream.say(&message::notification(&method, params.as_ref())).await;
+                Box::pin(on_stream.say(&message::notification(&method, params.as_ref()))).await;
             }
             Some(ConversationStep::Said(Inbound::Request { server, method, params, reply })) => {
-                on_stream.ask(PendingServerRequest::new(&server, method, params, reply)).await;
+                Box::pin(on_stream.ask(PendingServerRequest::new(&server, method, params, reply))).await;
             }
             Some(ConversationStep::Ended(reply)) => {
                 on_stream.end(Some(&reply)).await;
@@ -325,9 +326,9 @@ impl<'a> OnStream<'a> {
             // goes on.
             match reply {
                 Some(reply) if reply.goes_on_in.is_some() => self.session.ask_on_own_stream(stream),
-                _ => self.note(self.session.withdraw(stream, reply.map(|reply| reply.outcome)).await),
+                _ => self.note(Box::pin(self.session.withdraw(stream, reply.map(|reply| reply.outcome))).await),
             }
-            return self.say_last(stream, response).await;
+            return Box::pin(self.say_last(stream, response)).await;
         }
         if let Some(outlet) = self.outlet.take() {
             let _ = outlet.send(response.map_or(Outlet::Nothing, Outlet::Direct));

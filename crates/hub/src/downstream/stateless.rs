@@ -51,7 +51,7 @@ pub fn refused(code: i64, text: &str) -> CallReply {
     CallReply::with_status(Err(message::error(code, text)), 400)
 }
 
-/// What comes next in a talk.
+/// What comes next in a call.
 pub enum Next {
     Said(Raw),
     Quiet,
@@ -63,7 +63,7 @@ pub struct StatelessCall {
     hub: Arc<Hub>,
     revision: &'static dyn Revision,
     client: ClientContext,
-    request: RpcRequest,
+    request: Arc<RpcRequest>,
     conversation: Conversation,
     /// Messages that the client has not got yet.
     said: VecDeque<Raw>,
@@ -78,15 +78,17 @@ impl StatelessCall {
     pub fn take_up(
         hub: &Arc<Hub>,
         revision: &'static dyn Revision,
-        client: ClientContext,
+        mut client: ClientContext,
         request: RpcRequest,
         gone: CancellationToken,
     ) -> Result<StatelessCall, CallReply> {
+        let request = Arc::new(request);
         let params = Fields::of(request.params.as_deref());
         let state = params.text("requestState").filter(|_| may_wait(&request.method));
         let (conversation, said, given) = match state {
             Some(state) if hub.suspended.node_of(&state).is_some() => {
                 let suspended = answered(hub, &client, &request, &state)?;
+                client.caller = client.caller.numbered(suspended.caller.number);
                 (suspended.conversation, suspended.said, Fields::default())
             }
             // Only stateless servers give out states. To any other the call would be a new one, and it would run twice.
@@ -95,11 +97,16 @@ impl StatelessCall {
             {
                 return Err(stale());
             }
-            _ => (
-                begin(hub, revision, client.clone(), request.clone()),
-                VecDeque::new(),
-                params.object("inputResponses"),
-            ),
+            _ => {
+                if may_wait(&request.method) {
+                    client.caller = hub.suspended.apart(client.caller);
+                }
+                (
+                    begin(hub, revision, client.clone(), request.clone()),
+                    VecDeque::new(),
+                    params.object("inputResponses"),
+                )
+            }
         };
         Ok(StatelessCall { hub: hub.clone(), revision, client, request, conversation, said, given, gone })
     }
@@ -198,6 +205,7 @@ impl StatelessCall {
             questions,
             said: std::mem::take(&mut self.said),
             principal: self.client.principal.clone(),
+            caller: self.client.caller.clone(),
             subject: subject(&self.request),
             until: clock::now(),
             gone: self.gone.clone(),
@@ -261,7 +269,7 @@ fn ask(hub: &Hub, suspended: SuspendedCall) -> CallReply {
         questions
             .put(&question.key, &Fields::default().and("method", &question.method).and("params", &question.params));
     }
-    let here = hub.neighbours.as_ref().map(|neighbours| neighbours.name());
+    let here = hub.peers.as_ref().map(|peers| peers.name());
     let Some(state) = hub.suspended.suspend(suspended, here) else {
         return CallReply::new(Err(message::error(message::INTERNAL_ERROR, "too many calls wait for input already")));
     };
@@ -275,6 +283,8 @@ fn ask(hub: &Hub, suspended: SuspendedCall) -> CallReply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::borrow::Cow;
+
     use crate::call::BackendCall;
     use crate::call::facts::{ClientFacts, no_capabilities, our_info};
     use crate::call::server_request::AnswerReceiver;
@@ -300,7 +310,14 @@ mod tests {
         let facts = ClientFacts { capabilities: raw(&json!({ "elicitation": {} })), info: our_info() };
         let call = BackendCall::new(Caller::without_session(alice, facts), "tools/call", None);
         let revision = revision::newest(Exchange::Stateless);
-        (revision, RpcRequest { id: message::RpcId::number(1), params: revision.params(&call), method: call.method })
+        (
+            revision,
+            RpcRequest {
+                id: message::RpcId::number(1),
+                params: revision.params(&call).map(Cow::into_owned),
+                method: call.method,
+            },
+        )
     }
 
     #[tokio::test]
@@ -322,19 +339,19 @@ mod tests {
         });
         let client = client_of(&(&alice).into(), Route::All, revision, &request, None);
         let gone = CancellationToken::new();
-        let mut talk = StatelessCall {
+        let mut stateless_call = StatelessCall {
             hub,
             revision,
             client,
-            request,
+            request: request.into(),
             conversation,
             said: VecDeque::new(),
             given: Fields::default(),
             gone,
         };
-        let Next::Ended(reply) = talk.next().await else { panic!("it ends") };
+        let Next::Ended(reply) = stateless_call.next().await else { panic!("it ends") };
         assert_eq!(Fields::of(reply.answer.ok().as_deref()).text("taskId").as_deref(), Some("t"));
-        drop(talk);
+        drop(stateless_call);
         let waits = handle.pending(None).remove(0);
         assert_eq!(waits.text("server").as_deref(), Some("b"));
         assert!(answered.try_recv().is_err());
@@ -369,8 +386,16 @@ mod tests {
             Fields::default().and("name", &json!({ "action": "accept" })).and("garbled", &5).and("7", &json!({}));
         let given = given.and("other", &json!({ "action": "accept" }));
         let gone = CancellationToken::new();
-        let mut call =
-            StatelessCall { hub, revision, client, request, conversation, said: VecDeque::new(), given, gone };
+        let mut call = StatelessCall {
+            hub,
+            revision,
+            client,
+            request: request.into(),
+            conversation,
+            said: VecDeque::new(),
+            given,
+            gone,
+        };
         let Next::Ended(reply) = call.next().await else { panic!("it asks") };
         let asked = Fields::of(reply.answer.ok().as_deref()).object("inputRequests");
         let keys: Vec<&str> = asked.iter().map(|(key, _)| key).collect();

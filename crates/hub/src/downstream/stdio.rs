@@ -41,7 +41,7 @@ where
     let (out, outgoing) = mpsc::channel::<Raw>(OUT_MAX);
     let writing = tokio::spawn(write(output, outgoing));
     let over = CancellationToken::new();
-    let mut front = StdioServer {
+    let mut server = StdioServer {
         hub,
         who: who.into(),
         route,
@@ -55,13 +55,13 @@ where
     let ended = loop {
         match lines.next().await {
             Ok(Some(InputLine::Whole(line))) if line.trim_ascii().is_empty() => {}
-            Ok(Some(InputLine::Whole(line))) => front.take(&line).await,
-            Ok(Some(InputLine::TooLong(scan))) => front.pass_over(&scan).await,
+            Ok(Some(InputLine::Whole(line))) => server.take(&line).await,
+            Ok(Some(InputLine::TooLong(scan))) => server.pass_over(&scan).await,
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         }
     };
-    front.leave().await;
+    server.leave().await;
     let _ = writing.await;
     ended
 }
@@ -188,7 +188,7 @@ impl StdioServer {
             let id = request.id.clone();
             let talking = async {
                 match StatelessCall::take_up(&hub, revision, client, request, gone) {
-                    Ok(talk) => converse(talk, &id, &out).await,
+                    Ok(call) => converse(call, &id, &out).await,
                     Err(reply) => drop(out.send(message::response(&id, &reply.answer)).await),
                 }
             };
@@ -206,9 +206,9 @@ impl StdioServer {
 }
 
 /// One call of a stateless client.
-async fn converse(mut talk: StatelessCall, id: &RpcId, out: &mpsc::Sender<Raw>) {
+async fn converse(mut call: StatelessCall, id: &RpcId, out: &mpsc::Sender<Raw>) {
     loop {
-        let message = match talk.next().await {
+        let message = match call.next().await {
             Next::Said(said) => said,
             // A pipe needs no sign of life.
             Next::Quiet => continue,
@@ -229,6 +229,7 @@ async fn run(
     out: mpsc::Sender<Raw>,
     under_way: CallGuard,
 ) {
+    let request = Arc::new(request);
     let mut conversation = begin(&hub, revision_of(&session), client, request.clone());
     while let Some(step) = under_way.token().run_until_cancelled(conversation.next()).await {
         match step {

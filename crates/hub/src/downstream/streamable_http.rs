@@ -21,7 +21,7 @@ use crate::catalogue::mirrored_headers::{self, plain_text};
 use crate::downstream::session_http::{self, Outlet};
 use crate::downstream::stateless::{self, Next, StatelessCall};
 use crate::downstream::{carried_requests, revision_of, speaks};
-use crate::fields::{Fields, Raw, raw};
+use crate::fields::{Fields, Raw, into_bytes, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage, RpcRequest};
 use crate::relay::{ClientContext, call, task};
@@ -86,15 +86,15 @@ pub(super) async fn answer(
         }
     }
     if is_batch {
-        return post_batch(hub, who, &route, headers, request.body()).await;
+        return Box::pin(post_batch(hub, who, &route, headers, request.body())).await;
     }
     match message {
         Some(message) => match standing_alone(headers, &message) {
-            Some(revision) => post_stateless(hub, who, route, revision, headers, message).await,
+            Some(revision) => Box::pin(post_stateless(hub, who, route, revision, headers, message)).await,
             None => session_http::post(hub, who, route, headers, message).await,
         },
-        None if request.method() == Method::GET => session_http::get(hub, principal, &route, headers).await,
-        None => session_http::delete(hub, principal, &route, headers).await,
+        None if request.method() == Method::GET => Box::pin(session_http::get(hub, principal, &route, headers)).await,
+        None => Box::pin(session_http::delete(hub, principal, &route, headers)).await,
     }
 }
 
@@ -140,24 +140,24 @@ pub fn version(headers: &HeaderMap) -> Option<&str> {
 
 /// An error without an id, as HTTP says no.
 pub fn problem(status: StatusCode, code: i64, text: &str) -> Response<ResponseBody> {
-    json(status, &message::nameless_error(code, text))
+    json(status, message::nameless_error(code, text))
 }
 
-pub fn json(status: StatusCode, body: &Raw) -> Response<ResponseBody> {
-    let mut response = Response::new(full(body.get().to_owned()));
+pub fn json(status: StatusCode, body: Raw) -> Response<ResponseBody> {
+    let mut response = Response::new(full(into_bytes(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     response
 }
 
 pub fn empty(status: StatusCode) -> Response<ResponseBody> {
-    let mut response = Response::new(full(String::new()));
+    let mut response = Response::new(full(Bytes::new()));
     *response.status_mut() = status;
     response
 }
 
-pub(super) fn full(text: String) -> ResponseBody {
-    Full::new(Bytes::from(text)).boxed_unsync()
+pub(super) fn full(body: Bytes) -> ResponseBody {
+    Full::new(body).boxed_unsync()
 }
 
 pub fn event_stream(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response<ResponseBody> {
@@ -239,7 +239,7 @@ fn respond_to_batch(session: &Arc<HubSession>, outlets: Vec<Outlet>) -> Response
     }
     match (direct.is_empty(), streams.is_empty()) {
         (true, true) => empty(StatusCode::ACCEPTED),
-        (false, true) => json(StatusCode::OK, &raw(&direct)),
+        (false, true) => json(StatusCode::OK, raw(&direct)),
         (_, false) => {
             let events: String = direct.iter().map(|response| sse::encode(None, response.get())).collect();
             let first = futures_util::stream::once(async move { Ok(Bytes::from(events)) });
@@ -283,14 +283,14 @@ pub async fn post_stateless(
     }
     let id = request.id.clone();
     // Over HTTP any client that knows the state may bring it back, on any connection.
-    let mut talk = match StatelessCall::take_up(hub, revision, client, request, CancellationToken::new()) {
-        Ok(talk) => talk,
+    let mut stateless_call = match StatelessCall::take_up(hub, revision, client, request, CancellationToken::new()) {
+        Ok(stateless_call) => stateless_call,
         Err(reply) => return respond_stateless(&id, &reply),
     };
-    match talk.next().await {
+    match stateless_call.next().await {
         Next::Ended(reply) => respond_stateless(&id, &reply),
-        Next::Said(first) => event_stream(stream(talk, id, event(&first))),
-        Next::Quiet => event_stream(stream(talk, id, COMMENT.to_owned())),
+        Next::Said(first) => event_stream(stream(stateless_call, id, event(&first))),
+        Next::Quiet => event_stream(stream(stateless_call, id, COMMENT.to_owned())),
     }
 }
 
@@ -300,7 +300,7 @@ fn judges_itself(backend: &Backend, revision: &dyn Revision) -> bool {
 
 fn respond_stateless(id: &RpcId, reply: &CallReply) -> Response<ResponseBody> {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::OK);
-    json(status, &message::response(id, &reply.answer))
+    json(status, message::response(id, &reply.answer))
 }
 
 fn client_of(
@@ -368,16 +368,20 @@ fn check_arguments(
     }
 }
 
-/// The rest of the talk as events. Dropping it takes the call back.
-fn stream(talk: StatelessCall, id: RpcId, first: String) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
-    futures_util::stream::unfold((Some(talk), id, Some(first)), |(talk, id, first)| async move {
+/// The rest of a call as events. Dropping it takes the call back.
+fn stream(
+    stateless_call: StatelessCall,
+    id: RpcId,
+    first: String,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+    futures_util::stream::unfold((Some(stateless_call), id, Some(first)), |(stateless_call, id, first)| async move {
         if let Some(first) = first {
-            return Some((Ok(Bytes::from(first)), (talk, id, None)));
+            return Some((Ok(Bytes::from(first)), (stateless_call, id, None)));
         }
-        let mut talk = talk?;
-        let (text, rest) = match talk.next().await {
-            Next::Said(said) => (event(&said), Some(talk)),
-            Next::Quiet => (COMMENT.to_owned(), Some(talk)),
+        let mut stateless_call = stateless_call?;
+        let (text, rest) = match stateless_call.next().await {
+            Next::Said(said) => (event(&said), Some(stateless_call)),
+            Next::Quiet => (COMMENT.to_owned(), Some(stateless_call)),
             Next::Ended(reply) => (event(&message::response(&id, &reply.answer)), None),
         };
         Some((Ok(Bytes::from(text)), (rest, id, None)))

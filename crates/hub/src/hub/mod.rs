@@ -54,7 +54,7 @@ pub struct Hub {
     pub options: Options,
     pub store: Arc<dyn Store>,
     /// Other nodes on the same store, where there can be any.
-    pub neighbours: Option<Arc<dyn PeerNodes>>,
+    pub peers: Option<Arc<dyn PeerNodes>>,
     pub(crate) backends: RwLock<BTreeMap<BackendKey, Backend>>,
     pub sessions: Arc<HubSessions>,
     pub(crate) users: Users,
@@ -106,8 +106,13 @@ impl Hub {
 
     pub fn find(&self, principal: &Principal, name: &str) -> Option<Backend> {
         let backends = self.backends.read().unwrap_or_else(PoisonError::into_inner);
-        let key = |owner: Option<&Principal>| BackendKey { owner: owner.cloned(), name: name.into() };
-        backends.get(&key(Some(principal))).or_else(|| backends.get(&key(None))).cloned()
+        let mut key = BackendKey::of(principal, name);
+        let own = backends.get(&key);
+        own.or_else(|| {
+            key.owner = None;
+            backends.get(&key)
+        })
+        .cloned()
     }
 
     /// The same, also if another node has only just added it.
@@ -115,8 +120,8 @@ impl Hub {
         if let Some(backend) = self.find(principal, name) {
             return Some(backend);
         }
-        if self.neighbours.is_some()
-            && let Err(error) = self.learn().await
+        if self.peers.is_some()
+            && let Err(error) = Box::pin(self.learn()).await
         {
             tracing::debug!(%error, "the list of servers cannot be read now");
         }
@@ -161,12 +166,12 @@ impl Hub {
 
     /// Ends a client's own sessions at its servers.
     pub(crate) fn end_at_servers(&self, session: &HubSession) -> impl Future<Output = ()> + Send + use<> {
-        let (lane, mut backends): (Arc<str>, _) = (session.id.as_str().into(), self.all());
+        let (session_name, mut backends): (Arc<str>, _) = (session.id.as_str().into(), self.all());
         // Also at those that it does not see any more, since it has a server of that name itself.
         backends.retain(|backend| backend.key.owner.as_ref().is_none_or(|owner| *owner == session.principal));
         async move {
             for backend in backends {
-                backend.end_backend_session(lane.clone()).await;
+                backend.end_backend_session(session_name.clone()).await;
             }
         }
     }

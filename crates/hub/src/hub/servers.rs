@@ -164,7 +164,7 @@ impl Hub {
 
     /// Brings back a server of the configuration that an operator removed.
     pub async fn restore(&self, name: &str) -> Result<Backend, AddError> {
-        if self.neighbours.is_some() {
+        if self.peers.is_some() {
             self.learn().await.map_err(AddError::Store)?;
         }
         let _changing = self.changing.lock().await;

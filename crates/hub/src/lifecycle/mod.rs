@@ -45,7 +45,7 @@ impl Hub {
         options: Options,
         store: Arc<dyn Store>,
         observer: Option<Box<dyn Observer>>,
-        neighbours: Option<Arc<dyn PeerNodes>>,
+        peers: Option<Arc<dyn PeerNodes>>,
     ) -> Result<Arc<Hub>, StoreError> {
         let (events, told) = mpsc::channel(EVENTS_MAX);
         let (happenings, _) = broadcast::channel(EVENTS_MAX);
@@ -67,8 +67,8 @@ impl Hub {
         };
         let seal = Arc::new(Seal::open(&store, &clock).await?);
         let hub = Arc::new(Hub {
-            sessions: Arc::new(HubSessions::new(&options, store.clone(), observer.clone(), neighbours.clone())),
-            tasks: Arc::new(HubTasks::new(store.clone(), clock, neighbours.clone())),
+            sessions: Arc::new(HubSessions::new(&options, store.clone(), observer.clone(), peers.clone())),
+            tasks: Arc::new(HubTasks::new(store.clone(), clock, peers.clone())),
             task_names: TaskNames::new(seal.clone()),
             slow_calls: SlowCalls::new(DIRECT_FOR),
             users: Users::default(),
@@ -79,7 +79,7 @@ impl Hub {
             memory: Memory::open(store.clone(), clock).await?,
             begun: AtomicBool::new(false),
             store,
-            neighbours,
+            peers,
             backends: RwLock::default(),
             context,
             happenings,
@@ -95,7 +95,7 @@ impl Hub {
         hub.sessions.report(changes);
         tokio::spawn(follow_sessions(Arc::downgrade(&hub), changed));
         hub.begin().await?;
-        if hub.neighbours.is_some() {
+        if hub.peers.is_some() {
             tokio::spawn(servers::follow(Arc::downgrade(&hub), hub.kept.clone()));
         }
         hub.tasks.take_up(Orphans::LeftBehind).await?;
@@ -162,7 +162,7 @@ impl Hub {
             return;
         }
         self.observer.backend_event(event.name());
-        tracing::info!(server = %key.name, event = event.name(), data = %shown(&event, &key), "backend");
+        tracing::info!(server = %key.name, event = event.name(), data = %shown(&event, &key), "an MCP server changed");
         let happening: Happening = Arc::new((key, event));
         let _ = self.happenings.send(happening.clone());
         // When we shut down, the servers stay where they are: no client has lost one.

@@ -1,18 +1,19 @@
 //! One call on behalf of a client: its name is resolved where all servers are one, questions that come as results are asked, and the
 //! call is repeated.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backend::CallFailure;
 use bowline_env::clock;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::backend::{Backend, Lists};
+use crate::call::outcome::ResultKind;
 use crate::call::{BackendCall, CallEnd, CallReply, Exchange, Inbound, InboundSink, outcome};
 use crate::catalogue::{ListKind, hub_tools, mirrored_headers};
 use crate::config::{Options, Prefix};
@@ -38,7 +39,7 @@ pub async fn call(
     hub.used(backend, &client.principal);
     let counted = backend.counts.begin();
     let reply = rounds(hub, client, backend, request, sink).await;
-    hub.observer.call_ended(backend, reply.outcome, counted.end(reply.outcome));
+    backend.observer.call_ended(reply.outcome, counted.end(reply.outcome));
     reply
 }
 
@@ -69,15 +70,15 @@ async fn rounds(
     request: &RpcRequest,
     sink: &InboundSink,
 ) -> CallReply {
-    let mut params = request.params.clone();
+    let mut params = request.params.as_deref().map(Cow::Borrowed);
     for _ in 0..ROUNDS_MAX {
-        let reply = once(hub, client, backend, &request.method, params.as_ref(), sink).await;
+        let reply = once(hub, client, backend, &request.method, params.as_deref(), sink).await;
         let Ok(result) = &reply.answer else { return reply };
-        if client.exchange() == Exchange::Stateless || !is_question(result) {
+        if client.exchange() == Exchange::Stateless || reply.kind != ResultKind::Question {
             return reply;
         }
-        params = match answer_questions(backend, params.as_ref(), result, sink).await {
-            Ok(params) => Some(params),
+        params = match Box::pin(answer_questions(backend, params.as_deref(), result, sink)).await {
+            Ok(params) => Some(Cow::Owned(params)),
             Err(error) => return CallReply::new(Err(error)),
         };
     }
@@ -91,7 +92,7 @@ async fn once(
     client: &ClientContext,
     backend: &Backend,
     method: &str,
-    params: Option<&Raw>,
+    params: Option<&RawValue>,
     sink: &InboundSink,
 ) -> CallReply {
     let reply = send(hub, client, backend, method, params, sink).await;
@@ -99,8 +100,8 @@ async fn once(
     if !refused || reply.status != 400 || method != "tools/call" || has_headers(client) {
         return reply;
     }
-    backend.relist(RELIST_PATIENCE).await;
-    send(hub, client, backend, method, params, sink).await
+    Box::pin(backend.relist(RELIST_PATIENCE)).await;
+    Box::pin(send(hub, client, backend, method, params, sink)).await
 }
 
 /// Whether the client itself made the headers of its request.
@@ -113,7 +114,7 @@ async fn send(
     client: &ClientContext,
     backend: &Backend,
     method: &str,
-    params: Option<&Raw>,
+    params: Option<&RawValue>,
     sink: &InboundSink,
 ) -> CallReply {
     let resend = outcome::resend(method, params, &backend.catalogue(), hub.options.retry_idempotent);
@@ -123,7 +124,7 @@ async fn send(
         sent: client.sent.clone(),
         param_headers,
         log_level: client.log_level.clone(),
-        ..BackendCall::new(client.caller.clone(), method, params.cloned())
+        ..BackendCall::new(client.caller.clone(), method, params.map(ToOwned::to_owned))
     };
     let called = backend.call(call, clock::now() + hub.options.call_timeout, resend);
     let end = tokio::time::timeout(hub.options.call_limit, called).await;
@@ -135,38 +136,26 @@ async fn send(
 }
 
 /// What a tool wants to see in headers, as far as its definition is known.
-fn param_headers(backend: &Backend, method: &str, params: Option<&Raw>) -> Vec<(String, String)> {
+fn param_headers(backend: &Backend, method: &str, params: Option<&RawValue>) -> Vec<(String, String)> {
     let catalogue = backend.catalogue();
     if method != "tools/call" || !catalogue.mirrors_arguments() {
         return Vec::new();
     }
-    let params = Fields::of(params.map(|raw| &**raw));
+    let params = Fields::of(params);
     let tool = params.text("name").and_then(|name| catalogue.find(ListKind::Tools, &name));
     tool.map(|tool| mirrored_headers::headers(tool, &params.object("arguments"))).unwrap_or_default()
-}
-
-/// Everything else in a result stays unread.
-fn is_question(result: &Raw) -> bool {
-    #[derive(Default, Deserialize)]
-    struct Typed<'a> {
-        #[serde(default, borrow, rename = "resultType")]
-        result_type: Option<&'a RawValue>,
-    }
-    let typed: Typed<'_> = serde_json::from_str(result.get()).unwrap_or_default();
-    let kind = typed.result_type.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
-    kind.as_deref() == Some("input_required")
 }
 
 /// Asks the client each question and puts the answers where the next round finds them.
 async fn answer_questions(
     backend: &Backend,
-    params: Option<&Raw>,
+    params: Option<&RawValue>,
     result: &Raw,
     sink: &InboundSink,
 ) -> Result<Raw, Raw> {
     let result = Fields::of(Some(result));
     let responses = ask_each(&backend.key.name, &result.object("inputRequests"), sink).await?;
-    let mut params = Fields::of(params.map(|raw| &**raw));
+    let mut params = Fields::of(params);
     params.set("inputResponses", responses.to_raw());
     match result.get("requestState") {
         Some(state) => params.set("requestState", state.to_owned()),

@@ -39,13 +39,14 @@ pub async fn begin(
     client: &ClientContext,
     backend: &Backend,
     method: &str,
-    params: &Fields,
+    params: impl FnOnce() -> Fields + Send,
 ) -> Option<CallReply> {
     if method != "tools/call" || client.exchange() != Exchange::Stateless || backend.offers(Exchange::Stateless) {
         return None;
     }
-    match (support(backend, params)?, task::declares(client)) {
-        (_, true) => Some(start(hub, client, backend, params).await),
+    let params = params();
+    match (support(backend, &params)?, task::declares(client)) {
+        (_, true) => Some(Box::pin(start(hub, client, backend, &params)).await),
         (TaskSupport::Required, false) => Some(task::extension_is_missing()),
         (TaskSupport::Optional, false) => None,
     }

@@ -49,13 +49,14 @@ impl ClientContext {
     }
 
     /// A client that cannot be asked anything, with a session of its own at each server.
-    pub fn absent(owner: &Principal, lane: String) -> ClientContext {
+    pub fn absent(owner: &Principal, session_name: String) -> ClientContext {
         ClientContext {
             principal: owner.clone(),
             role: RequesterRole::User,
             route: Route::All,
             caller: Caller {
-                lane: lane.into(),
+                session_name: session_name.into(),
+                number: 0,
                 owner: owner.as_str().into(),
                 exchange: Exchange::Session,
                 client: Arc::new(ClientFacts { capabilities: no_capabilities(), info: our_info() }),
@@ -127,14 +128,14 @@ pub fn acting(client: &ClientContext, session: Option<&Arc<HubSession>>) -> Clie
     client.sent = None;
     if let Some(session) = session {
         client.session = Some(session.clone());
-        client.caller.lane = session.id.as_str().into();
+        client.caller.session_name = session.id.as_str().into();
         client.caller.inbox = Some(session.inbox.clone());
     }
     // A client that uses the hub's tools can answer with them, so the backend may ask. A server with sessions is told once what each
     // client can do, so a client without a session is another one to it when it acts by them.
     let facts = all_facts(&client);
     if client.caller.inbox.is_none() && client.exchange() == Exchange::Stateless {
-        client.caller = Caller::without_session(&client.principal, facts);
+        client.caller = Caller::without_session(&client.principal, facts).numbered(client.caller.number);
     } else {
         client.caller.client = Arc::new(facts);
     }

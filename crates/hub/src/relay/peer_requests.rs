@@ -149,12 +149,12 @@ pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, asked: Asking)
         let _ = asked.reply.send(Err(error));
         return;
     };
-    let there = match &hub.neighbours {
-        Some(neighbours) if !hub.sessions.is_awake(&log) => neighbours.elsewhere(&log).await.ok().flatten(),
+    let there = match &hub.peers {
+        Some(peers) if !hub.sessions.is_awake(&log) => peers.elsewhere(&log).await.ok().flatten(),
         _ => None,
     };
     let Asking { server, method, params, reply, .. } = asked;
-    let (Some(neighbours), Some(node)) = (&hub.neighbours, there) else {
+    let (Some(peers), Some(node)) = (&hub.peers, there) else {
         // If the question cannot be kept it is dropped, and the backend gets an error.
         if let Ok(Some(session)) = hub.sessions.find(principal, log.as_str()).await {
             let _ = session.ask(PendingServerRequest::new(&server, method, params, reply), None).await;
@@ -163,10 +163,10 @@ pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, asked: Asking)
     };
     let question =
         RemoteQuestion { version: VERSION, principal: principal.clone(), handle: log, server, method, params };
-    let mut talk = neighbours.talk(&node, raw(&PeerRequest::Question(question)));
+    let mut stream = peers.open_stream(&node, raw(&PeerRequest::Question(question)));
     tokio::spawn(async move {
         let mut reply = reply;
-        let heard = match futures_util::future::select(talk.next(), std::pin::pin!(reply.closed())).await {
+        let heard = match futures_util::future::select(stream.next(), std::pin::pin!(reply.closed())).await {
             Either::Left((heard, _)) => heard,
             // The call that asked is over.
             Either::Right(_) => return,
@@ -221,18 +221,18 @@ impl SessionNotice {
 }
 
 pub async fn tell(hub: &Hub, node: &Holder, told: SessionNotice) {
-    if let Some(neighbours) = &hub.neighbours {
-        let mut talk = neighbours.talk(node, raw(&PeerRequest::Tell(told)));
-        while let PeerStreamItem::Part(_) = talk.next().await {}
+    if let Some(peers) = &hub.peers {
+        let mut stream = peers.open_stream(node, raw(&PeerRequest::Tell(told)));
+        while let PeerStreamItem::Part(_) = stream.next().await {}
     }
 }
 
 /// Cancels a task that another node works on. True if it was still working.
 pub async fn cancel(hub: &Hub, principal: &Principal, task: &LogId) -> bool {
-    let Some(neighbours) = &hub.neighbours else { return false };
-    let Ok(Some(node)) = neighbours.elsewhere(task).await else { return false };
-    let errand = PeerRequest::Cancel { version: VERSION, principal: principal.clone(), task: task.clone() };
-    neighbours.talk(&node, raw(&errand)).next().await == PeerStreamItem::Part("true".into())
+    let Some(peers) = &hub.peers else { return false };
+    let Ok(Some(node)) = peers.elsewhere(task).await else { return false };
+    let request = PeerRequest::Cancel { version: VERSION, principal: principal.clone(), task: task.clone() };
+    peers.open_stream(&node, raw(&request)).next().await == PeerStreamItem::Part("true".into())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use bowline_core::Backoff;
 use bowline_core::backend::{CallFailure, ResendPolicy};
 use bowline_env::{clock, entropy};
 use serde_json::json;
+use serde_json::value::RawValue;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -235,13 +236,13 @@ struct Subscribed {
 /// What a subscription has at one backend with sessions: a session of its own, which ends with it, also if all was refused.
 struct SessionSubscription {
     backend: Backend,
-    lane: Arc<str>,
+    session_name: Arc<str>,
 }
 
 impl Drop for SessionSubscription {
     fn drop(&mut self) {
-        let (backend, lane) = (self.backend.clone(), self.lane.clone());
-        tokio::spawn(async move { backend.end_backend_session(lane).await });
+        let (backend, session_name) = (self.backend.clone(), self.session_name.clone());
+        tokio::spawn(async move { backend.end_backend_session(session_name).await });
     }
 }
 
@@ -331,12 +332,12 @@ async fn subscribe_each(
     let mut places: HashMap<BackendKey, Arc<SessionSubscription>> = HashMap::new();
     for (uri, backend) in wanted {
         let place = places.entry(backend.key.clone()).or_insert_with(|| {
-            let lane = format!("{}+{:x}", client.caller.lane, entropy::u128()).into();
-            Arc::new(SessionSubscription { backend: backend.clone(), lane })
+            let session_name = format!("{}+{:x}", client.caller.session_name, entropy::u128()).into();
+            Arc::new(SessionSubscription { backend: backend.clone(), session_name })
         });
         let mut caller = client.caller.clone();
         // Updates of this subscription come here and nowhere else.
-        caller.lane = place.lane.clone();
+        caller.session_name = place.session_name.clone();
         caller.inbox = Some(inbox.clone());
         let call = BackendCall::new(caller, "resources/subscribe", Some(raw(&json!({ "uri": uri }))));
         hub.used(&backend, &client.principal);
@@ -389,11 +390,19 @@ pub fn subscribe(hub: &Arc<Hub>, client: &ClientContext, backend: &Backend, requ
 }
 
 /// Keeps a request that stands, if it was granted. Without a server it is meant for all of them.
-pub async fn note(client: &ClientContext, server: Option<&str>, method: &str, params: Option<&Raw>, reply: &CallReply) {
-    let (Some(session), true) = (&client.session, reply.answer.is_ok()) else { return };
-    let standing =
-        KeptRequest { server: server.map(ToOwned::to_owned), method: method.to_owned(), params: params.cloned() };
-    session.keep(standing).await;
+pub async fn note(
+    client: &ClientContext,
+    server: Option<&str>,
+    method: &str,
+    params: Option<&RawValue>,
+    reply: &CallReply,
+) {
+    let (Some(session), true, true) = (&client.session, KeptRequest::is_kept(method), reply.answer.is_ok()) else {
+        return;
+    };
+    let (server, params) = (server.map(ToOwned::to_owned), params.map(ToOwned::to_owned));
+    let standing = KeptRequest { server, method: method.to_owned(), params };
+    Box::pin(session.keep(standing)).await;
 }
 
 /// Asks a server that is connected for everything that the session wants of it and that it does not know of.

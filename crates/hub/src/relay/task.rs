@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, notification_data};
+use crate::call::outcome::ResultKind;
 use crate::call::{BackendCall, CallEnd, CallReply, Exchange, Inbound, InboundSink, facts, outcome};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
@@ -188,8 +189,7 @@ pub fn unknown(id: &str) -> CallReply {
 
 /// The reply to a call, which a server may have made a task of.
 pub fn created(hub: &Hub, client: &ClientContext, backend: &Backend, reply: CallReply) -> CallReply {
-    let kind = |result: &Raw| Fields::of(Some(result)).text("resultType");
-    let is_task = declares(client) && reply.answer.as_ref().is_ok_and(|result| kind(result).as_deref() == Some("task"));
+    let is_task = reply.kind == ResultKind::Task && declares(client);
     if is_task { renamed(hub, client, backend, reply) } else { reply }
 }
 

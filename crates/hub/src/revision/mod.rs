@@ -6,6 +6,10 @@
 mod v2025;
 mod v2026;
 
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
 use crate::call::facts::{ClientFacts, ServerFacts};
 use crate::call::{BackendCall, CallReply, Caller, Exchange};
 use crate::fields::{Fields, Raw};
@@ -47,10 +51,10 @@ pub trait Revision: Sync {
     }
 
     /// The parameters of a call as a server of this revision gets them.
-    fn params(&self, call: &BackendCall) -> Option<Raw>;
+    fn params<'a>(&self, call: &'a BackendCall) -> Option<Cow<'a, RawValue>>;
 
     /// The headers with which a call with these parameters goes out, besides those of a session.
-    fn headers(&self, _call: &BackendCall, _params: Option<&Raw>) -> Vec<(String, String)> {
+    fn headers(&self, _call: &BackendCall, _params: Option<&RawValue>) -> Vec<(String, String)> {
         Vec::new()
     }
 

@@ -1,5 +1,9 @@
 //! The codec of the revisions up to 2025-11-25: a handshake, and a session in which the server asks its client.
 
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
 use super::{ClientIntroduction, Revision, ServerIntroduction};
 use crate::call::facts::{self, ClientFacts, ServerFacts, no_capabilities, our_info};
 use crate::call::{BackendCall, Caller, Exchange};
@@ -58,11 +62,12 @@ impl Revision for Codec2025 {
     }
 
     /// Without what a stateless request says of its client.
-    fn params(&self, call: &BackendCall) -> Option<Raw> {
+    fn params<'a>(&self, call: &'a BackendCall) -> Option<Cow<'a, RawValue>> {
+        let params = call.params.as_deref()?;
         if call.sent.is_none() {
-            return call.params.clone();
+            return Some(Cow::Borrowed(params));
         }
-        Fields::parse(call.params.as_ref()?).map(|params| super::plain(&params).to_raw())
+        Fields::parse(params).map(|params| Cow::Owned(super::plain(&params).to_raw()))
     }
 
     /// The version is what the client asked for, if we speak it; else our newest.

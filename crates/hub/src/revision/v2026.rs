@@ -1,6 +1,9 @@
 //! The codec of 2026-07-28: each request stands alone and says what its client can do; a question is an answer.
 
+use std::borrow::Cow;
+
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::{ClientIntroduction, Revision, ServerIntroduction};
 use crate::call::facts::{self, ClientFacts, ServerFacts, no_capabilities, our_info};
@@ -76,16 +79,16 @@ impl Revision for Codec2026 {
     }
 
     /// With the `_meta` that says what the client can do. What the client itself put there stays, and its own request is left as it came.
-    fn params(&self, call: &BackendCall) -> Option<Raw> {
+    fn params<'a>(&self, call: &'a BackendCall) -> Option<Cow<'a, RawValue>> {
         if is_as_sent(call) {
-            return Some(call.params.clone().unwrap_or_else(empty));
+            return Some(call.params.as_deref().map_or_else(|| Cow::Owned(empty()), Cow::Borrowed));
         }
         let (client, params) = (&call.caller.client, call.params.as_ref());
-        Some(with_meta(params, &client.capabilities, &client.info, call.log_level.as_deref()))
+        Some(Cow::Owned(with_meta(params, &client.capabilities, &client.info, call.log_level.as_deref())))
     }
 
     /// A request repeats what it is about, for those who route by it. The client's own headers are left as they came.
-    fn headers(&self, call: &BackendCall, params: Option<&Raw>) -> Vec<(String, String)> {
+    fn headers(&self, call: &BackendCall, params: Option<&RawValue>) -> Vec<(String, String)> {
         match call.sent.as_ref().and_then(|sent| sent.headers.as_ref()).filter(|_| is_as_sent(call)) {
             Some(headers) => headers.clone(),
             None => {
@@ -179,7 +182,7 @@ impl Revision for Codec2026 {
     }
 
     fn reply(&self, method: &str, reply: CallReply) -> CallReply {
-        let CallReply { answer, outcome, status, goes_on_in } = reply;
+        let CallReply { answer, status, .. } = reply;
         let (answer, status) = match answer {
             Ok(result) => (Ok(complete(method, &result)), 200),
             Err(error) => {
@@ -192,7 +195,7 @@ impl Revision for Codec2026 {
                 (Err(error), status)
             }
         };
-        CallReply { answer, outcome, status, goes_on_in }
+        CallReply { answer, status, ..reply }
     }
 
     fn check_batch(&self, _version: &str) -> Result<(), &'static str> {

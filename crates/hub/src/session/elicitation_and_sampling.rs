@@ -34,7 +34,7 @@ impl HubSession {
             format!("bl-{:x}-{}", self.fence.0, state.next)
         };
         let (kind, server) = (asked.kind, asked.server.clone());
-        let request = message::request(&RpcId::text(&id), &asked.method, asked.params.as_ref());
+        let request = message::request(&RpcId::text(&id), &asked.method, asked.params.as_deref());
         let shown = asked.shown(&id);
         self.state()
             .pending
@@ -171,7 +171,7 @@ impl HubSession {
 fn requests(pending: &HashMap<String, PendingServerRequest>, mut fits: impl FnMut(&str) -> bool) -> Vec<Raw> {
     let living = pending.iter().filter(|(_, pending)| !pending.reply.is_closed());
     let asked = living.filter(|(_, pending)| pending.stream.as_deref().is_some_and(&mut fits));
-    asked.map(|(id, pending)| message::request(&RpcId::text(id), &pending.method, pending.params.as_ref())).collect()
+    asked.map(|(id, pending)| message::request(&RpcId::text(id), &pending.method, pending.params.as_deref())).collect()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -61,8 +61,8 @@ pub struct HubSession {
     pub principal: Principal,
     pub record: HubSessionRecord,
     pub client: Arc<ClientFacts>,
-    /// What servers know of the client: sent once, with the first of its calls.
-    seen: Arc<ClientFacts>,
+    /// Who calls, for servers. They are told once what the client can do, with the first of its calls.
+    caller: Caller,
     /// It has the hub's tools, and can answer with them what it cannot answer itself.
     pub has_tools: bool,
     /// Where backends send what belongs to no call.
@@ -108,7 +108,7 @@ pub struct HubSessionParts {
     pub inbox: InboundSink,
     pub host: Weak<HubSessions>,
     /// The way to the other nodes, if there are any.
-    pub neighbours: Option<Arc<dyn PeerNodes>>,
+    pub peers: Option<Arc<dyn PeerNodes>>,
     /// Whether clients that see everything have the hub's own tools.
     pub has_hub_tools: bool,
 }
@@ -116,7 +116,7 @@ pub struct HubSessionParts {
 impl HubSessionParts {
     /// The session's log, and the lease under which it is written from now on.
     async fn lease(&self, id: LogId) -> Result<(LeasedLog, Fence), StoreError> {
-        let mut log = LeasedLog::new(self.store.clone(), peers::lessor(&self.store, self.neighbours.as_ref()), id);
+        let mut log = LeasedLog::new(self.store.clone(), peers::lessor(&self.store, self.peers.as_ref()), id);
         let fence = log.acquire().await?;
         Ok((log, fence))
     }
@@ -155,7 +155,7 @@ impl HubSession {
         commit.create = Some(Start { epoch: epoch.clone(), after: Seq::ZERO });
         commit.record = Some(record.stored(&principal, now));
         parts.store.commit(commit).await?;
-        let (log, fence) = match parts.neighbours {
+        let (log, fence) = match parts.peers {
             Some(_) => parts.lease(id).await?,
             None => (LeasedLog::made(parts.store.clone(), peers::lessor(&parts.store, None), id), Fence::OPEN),
         };
@@ -190,14 +190,21 @@ impl HubSession {
         let has_tools = has_hub_tools && record.route == Route::All;
         let everything =
             || ClientFacts { capabilities: facts::with_tools(&client.capabilities), info: client.info.clone() };
-        let seen = if has_tools { Arc::new(everything()) } else { client.clone() };
+        let caller = Caller {
+            session_name: log.id().as_str().into(),
+            number: 0,
+            owner: principal.as_str().into(),
+            exchange: if record.handle { Exchange::Stateless } else { Exchange::Session },
+            client: if has_tools { Arc::new(everything()) } else { client.clone() },
+            inbox: Some(inbox.clone()),
+        };
         let ended = CancellationToken::new();
         HubSession {
             id: log.id().clone(),
             principal,
             record,
             client,
-            seen,
+            caller,
             has_tools,
             inbox,
             host,
@@ -233,13 +240,7 @@ impl HubSession {
     }
 
     pub fn caller(&self) -> Caller {
-        Caller {
-            lane: self.id.as_str().into(),
-            owner: self.principal.as_str().into(),
-            exchange: if self.record.handle { Exchange::Stateless } else { Exchange::Session },
-            client: self.seen.clone(),
-            inbox: Some(self.inbox.clone()),
-        }
+        self.caller.clone()
     }
 
     /// Whether the client itself can answer this request.
@@ -429,7 +430,7 @@ impl HubSession {
         let last = self.touched_ms.load(Ordering::Relaxed);
         let due = now.saturating_sub(last) >= TOUCH_EVERY_MS;
         if due && self.touched_ms.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.write_touch(now).await;
+            Box::pin(self.write_touch(now)).await;
         }
     }
 

@@ -31,7 +31,7 @@ pub struct HubSessions {
     expose: Expose,
     pub(super) store: Arc<dyn Store>,
     observer: Arc<dyn Observer>,
-    neighbours: Option<Arc<dyn PeerNodes>>,
+    peers: Option<Arc<dyn PeerNodes>>,
     /// Those that have woken since all were activated at the start, and those that are let go of.
     changes: OnceLock<mpsc::UnboundedSender<SessionChange>>,
     /// Fires when the hub is gone.
@@ -75,7 +75,7 @@ impl HubSessions {
         options: &Options,
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
-        neighbours: Option<Arc<dyn PeerNodes>>,
+        peers: Option<Arc<dyn PeerNodes>>,
     ) -> HubSessions {
         HubSessions {
             directory: ActorDirectory::default(),
@@ -86,7 +86,7 @@ impl HubSessions {
             expose: options.expose,
             store,
             observer,
-            neighbours,
+            peers,
             changes: OnceLock::new(),
             over: CancellationToken::new(),
         }
@@ -122,7 +122,7 @@ impl HubSessions {
         let mine = |session: &Arc<HubSession>| is_owner(&session.principal) && !session.over.is_cancelled();
         match self.get(&id) {
             Some(session) => Ok(Some(session).filter(mine)),
-            None => self.open(principal, &id).await,
+            None => Box::pin(self.open(principal, &id)).await,
         }
     }
 
@@ -141,8 +141,8 @@ impl HubSessions {
     /// Activates all that no other node has, before there are servers, so that they miss nothing of what happens to them.
     pub async fn wake_all(self: &Arc<Self>) -> Result<(), StoreError> {
         for (log, stored) in self.store.list(LogKind::Mcp, None).await? {
-            if let Some(neighbours) = &self.neighbours
-                && neighbours.elsewhere(&log).await?.is_some()
+            if let Some(peers) = &self.peers
+                && peers.elsewhere(&log).await?.is_some()
             {
                 continue;
             }
@@ -174,7 +174,7 @@ impl HubSessions {
             reading: self.reading.clone(),
             inbox: inbox.clone(),
             host: Arc::downgrade(self),
-            neighbours: self.neighbours.clone(),
+            peers: self.peers.clone(),
             has_hub_tools: self.expose.meta(),
         }
     }

@@ -13,6 +13,8 @@ use crate::fields::{Fields, Raw, raw};
 /// Before the keys of their items in a session's log.
 pub const PREFIX: &str = "standing/";
 const SET_LEVEL: &str = "logging/setLevel";
+const SUBSCRIBE: &str = "resources/subscribe";
+const UNSUBSCRIBE: &str = "resources/unsubscribe";
 /// What one session may have at all its servers.
 const PER_SESSION_MAX: usize = 1000;
 
@@ -26,6 +28,11 @@ pub struct KeptRequest {
 }
 
 impl KeptRequest {
+    /// Whether requests with this method stand, or take one back.
+    pub fn is_kept(method: &str) -> bool {
+        matches!(method, SET_LEVEL | SUBSCRIBE | UNSUBSCRIBE)
+    }
+
     fn parameter(&self, name: &str) -> Option<String> {
         Fields::of(self.params.as_deref()).text(name)
     }
@@ -45,8 +52,8 @@ impl KeptRequests {
     pub fn note(&self, request: KeptRequest) -> Option<Item> {
         let (what, keep) = match request.method.as_str() {
             SET_LEVEL => ("level".to_owned(), true),
-            "resources/subscribe" => (format!("uri {}", request.parameter("uri")?), true),
-            "resources/unsubscribe" => (format!("uri {}", request.parameter("uri")?), false),
+            SUBSCRIBE => (format!("uri {}", request.parameter("uri")?), true),
+            UNSUBSCRIBE => (format!("uri {}", request.parameter("uri")?), false),
             _ => return None,
         };
         let key = format!("{PREFIX}{}/{what}", request.server.as_deref().unwrap_or_default());

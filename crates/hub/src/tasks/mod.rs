@@ -189,7 +189,7 @@ pub struct HubTasks {
     directory: ActorDirectory<HubTaskActor>,
     store: Arc<dyn Store>,
     clock: Clock,
-    neighbours: Option<Arc<dyn PeerNodes>>,
+    peers: Option<Arc<dyn PeerNodes>>,
     listener: OnceLock<Arc<dyn TaskListener>>,
     /// We are leaving: what runs is not ended by that, the next process resumes it or reports it as cut.
     pub closing: CancellationToken,
@@ -212,12 +212,12 @@ impl ActorHost for HubTasks {
 }
 
 impl HubTasks {
-    pub fn new(store: Arc<dyn Store>, clock: Clock, neighbours: Option<Arc<dyn PeerNodes>>) -> HubTasks {
+    pub fn new(store: Arc<dyn Store>, clock: Clock, peers: Option<Arc<dyn PeerNodes>>) -> HubTasks {
         HubTasks {
             directory: ActorDirectory::default(),
             store,
             clock,
-            neighbours,
+            peers,
             listener: OnceLock::new(),
             closing: CancellationToken::new(),
         }
@@ -234,7 +234,7 @@ impl HubTasks {
 
     /// A task's log. All leases of tasks are taken through this.
     fn log(&self, id: &LogId) -> LeasedLog {
-        LeasedLog::new(self.store.clone(), peers::lessor(&self.store, self.neighbours.as_ref()), id.clone())
+        LeasedLog::new(self.store.clone(), peers::lessor(&self.store, self.peers.as_ref()), id.clone())
     }
 
     /// A new task, in the store already, for the call that it is about to be given. Without one it is an orphan.
@@ -281,9 +281,9 @@ impl HubTasks {
         }
         let is_old = self.clock.now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS;
         let is_dropped = is_old || which == Orphans::LeftBehind;
-        let Some(neighbours) = &self.neighbours else { return Ok(is_dropped) };
+        let Some(peers) = &self.peers else { return Ok(is_dropped) };
         Ok(match self.store.holder(id).await? {
-            Some(holder) => neighbours.is_dead(&holder) || (is_dropped && holder == *neighbours.name()),
+            Some(holder) => peers.is_dead(&holder) || (is_dropped && holder == *peers.name()),
             None => is_old,
         })
     }

@@ -11,7 +11,7 @@ use bowline_env::clock;
 use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
-use crate::call::{Caller, InboundSink, SHARED_LANE};
+use crate::call::{Caller, InboundSink, SHARED_SESSION};
 use crate::fields::Raw;
 use crate::upstream::pending_calls::AskedByBackend;
 
@@ -19,7 +19,7 @@ use crate::upstream::pending_calls::AskedByBackend;
 /// owner are kept.
 const SESSIONLESS_MAX: usize = 8;
 
-/// The lanes of one link, by the names of their clients.
+/// The sessions of one link, by the names of their clients.
 pub(super) struct BackendSessions<S>(Mutex<HashMap<Arc<str>, Arc<BackendSession<S>>>>);
 
 impl<S> Default for BackendSessions<S> {
@@ -29,18 +29,18 @@ impl<S> Default for BackendSessions<S> {
 }
 
 impl<S> BackendSessions<S> {
-    /// The client's lane, and one that had to make room for it.
+    /// The client's session, and one that had to make room for it.
     pub fn of(&self, caller: &Caller) -> (Arc<BackendSession<S>>, Option<Arc<BackendSession<S>>>) {
-        let mut lanes = lock(&self.0);
-        if let Some(lane) = lanes.get(&caller.lane) {
-            lane.touch();
-            return (lane.clone(), None);
+        let mut backend_sessions = lock(&self.0);
+        if let Some(backend_session) = backend_sessions.get(&caller.session_name) {
+            backend_session.touch();
+            return (backend_session.clone(), None);
         }
-        let lane = Arc::new(BackendSession::new(caller));
-        let surplus = if lane.is_sessionless() { surplus(&lanes, &caller.owner) } else { None };
-        let gone = surplus.and_then(|name| lanes.remove(&name));
-        lanes.insert(caller.lane.clone(), lane.clone());
-        (lane, gone)
+        let backend_session = Arc::new(BackendSession::new(caller));
+        let surplus = if backend_session.is_sessionless() { surplus(&backend_sessions, &caller.owner) } else { None };
+        let gone = surplus.and_then(|name| backend_sessions.remove(&name));
+        backend_sessions.insert(caller.session_name.clone(), backend_session.clone());
+        (backend_session, gone)
     }
 
     pub fn find(&self, name: &str) -> Option<Arc<BackendSession<S>>> {
@@ -52,7 +52,7 @@ impl<S> BackendSessions<S> {
     }
 
     pub fn drain(&self) -> Vec<Arc<BackendSession<S>>> {
-        lock(&self.0).drain().map(|(_, lane)| lane).collect()
+        lock(&self.0).drain().map(|(_, backend_session)| backend_session).collect()
     }
 
     pub fn len(&self) -> usize {
@@ -61,12 +61,16 @@ impl<S> BackendSessions<S> {
 }
 
 /// The least recently used session of this owner, if there is no room for another.
-fn surplus<S>(lanes: &HashMap<Arc<str>, Arc<BackendSession<S>>>, owner: &str) -> Option<Arc<str>> {
-    let mut mine: Vec<&Arc<BackendSession<S>>> =
-        lanes.values().filter(|lane| lane.is_sessionless() && *lane.caller.owner == *owner).collect();
-    mine.sort_by_key(|lane| *lock(&lane.used));
+fn surplus<S>(backend_sessions: &HashMap<Arc<str>, Arc<BackendSession<S>>>, owner: &str) -> Option<Arc<str>> {
+    let mut mine: Vec<&Arc<BackendSession<S>>> = backend_sessions
+        .values()
+        .filter(|backend_session| backend_session.is_sessionless() && *backend_session.caller.owner == *owner)
+        .collect();
+    mine.sort_by_key(|backend_session| *lock(&backend_session.used));
     let full = mine.len() >= SESSIONLESS_MAX;
-    mine.into_iter().find(|lane| full && lock(&lane.calls).attribution.is_empty()).map(|lane| lane.caller.lane.clone())
+    mine.into_iter()
+        .find(|backend_session| full && lock(&backend_session.calls).attribution.is_empty())
+        .map(|backend_session| backend_session.caller.session_name.clone())
 }
 
 /// One client's place at the backend, and its session there, whatever that is.
@@ -140,26 +144,26 @@ impl<S> BackendSession<S> {
     }
 
     pub fn is_shared(&self) -> bool {
-        self.caller.lane.as_ref() == SHARED_LANE
+        self.caller.session_name.as_ref() == SHARED_SESSION
     }
 }
 
-/// A call that is under way in a lane.
+/// A call that is under way in a session.
 pub(super) struct SessionCall<'a, S>(&'a BackendSession<S>, CallNumber);
 
 impl<'a, S> SessionCall<'a, S> {
     pub fn new(
-        lane: &'a BackendSession<S>,
+        backend_session: &'a BackendSession<S>,
         number: CallNumber,
         caller: &Caller,
         sink: Option<InboundSink>,
     ) -> SessionCall<'a, S> {
-        let client = caller.inbox.is_some().then(|| caller.lane.clone());
+        let client = caller.inbox.is_some().then(|| caller.session_name.clone());
         let listener = if sink.is_some() { RequestListener::Caller } else { RequestListener::Absent };
-        let mut calls = lock(&lane.calls);
+        let mut calls = lock(&backend_session.calls);
         calls.attribution.handle_sent(number, AttributedRequest { client, listener, wants_progress: false });
         calls.sinks.extend(sink.map(|sink| (number, sink)));
-        SessionCall(lane, number)
+        SessionCall(backend_session, number)
     }
 }
 
@@ -180,35 +184,36 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn caller(lane: &str, owner: &str) -> Caller {
-        Caller { lane: lane.into(), owner: owner.into(), ..Caller::hub() }
+    fn caller(session_name: &str, owner: &str) -> Caller {
+        Caller { session_name: session_name.into(), owner: owner.into(), ..Caller::hub() }
     }
 
     #[test]
     fn a_client_that_says_something_else_each_time_does_not_fill_the_backend_with_sessions() {
-        let lanes = BackendSessions::<HttpSession>::default();
-        lanes.of(&Caller::hub());
-        let (other, _) = lanes.of(&caller("b", "bob"));
-        let (busy, _) = lanes.of(&caller("a busy", "alice"));
+        let backend_sessions = BackendSessions::<HttpSession>::default();
+        backend_sessions.of(&Caller::hub());
+        let (other, _) = backend_sessions.of(&caller("b", "bob"));
+        let (busy, _) = backend_sessions.of(&caller("a busy", "alice"));
         let (sink, _said) = tokio::sync::mpsc::channel(1);
         let listed = SessionCall::new(&busy, 1, &busy.caller, Some(sink));
-        let gone: Vec<_> = (0..20).filter_map(|n| lanes.of(&caller(&format!("a {n}"), "alice")).1).collect();
-        let names: Vec<_> = gone.iter().map(|lane| lane.caller.lane.to_string()).collect();
+        let gone: Vec<_> = (0..20).filter_map(|n| backend_sessions.of(&caller(&format!("a {n}"), "alice")).1).collect();
+        let names: Vec<_> =
+            gone.iter().map(|backend_session| backend_session.caller.session_name.to_string()).collect();
         assert_eq!(names, (0..13).map(|n| format!("a {n}")).collect::<Vec<_>>());
-        assert_eq!(lanes.len(), 1 + 1 + SESSIONLESS_MAX);
-        assert!(Arc::ptr_eq(&lanes.of(&caller("b", "bob")).0, &other));
+        assert_eq!(backend_sessions.len(), 1 + 1 + SESSIONLESS_MAX);
+        assert!(Arc::ptr_eq(&backend_sessions.of(&caller("b", "bob")).0, &other));
         drop(listed);
         // The busy one was used last, and then the oldest of the others.
-        lanes.of(&caller("a 13", "alice"));
-        assert_eq!(lanes.of(&caller("a new", "alice")).1.unwrap().caller.lane.as_ref(), "a 14");
+        backend_sessions.of(&caller("a 13", "alice"));
+        assert_eq!(backend_sessions.of(&caller("a new", "alice")).1.unwrap().caller.session_name.as_ref(), "a 14");
     }
 
     #[test]
     fn a_question_that_names_no_call_is_asked_of_nobody_where_several_clients_share_a_place() {
-        let lanes = BackendSessions::<HttpSession>::default();
-        let (shared, _) = lanes.of(&Caller::hub());
+        let backend_sessions = BackendSessions::<HttpSession>::default();
+        let (shared, _) = backend_sessions.of(&Caller::hub());
         let (sink, _said) = tokio::sync::mpsc::channel(1);
-        let of_session = |lane: &str| Caller { inbox: Some(sink.clone()), ..caller(lane, "alice") };
+        let of_session = |session_name: &str| Caller { inbox: Some(sink.clone()), ..caller(session_name, "alice") };
         let list = |number: u64, caller: &Caller| SessionCall::new(&shared, number, caller, Some(sink.clone()));
         let goes = |place: &BackendSession<HttpSession>| place.whose_word().1.is_some();
         let give_up = |number: u64, caller: &Caller| {
@@ -233,7 +238,7 @@ mod tests {
         assert!(!goes(&shared), "what is left of another client's call has no recipient");
         drop(only);
         // Clients without sessions that look alike share a place too, one client's own place is its own.
-        let (alike, _) = lanes.of(&caller("principal alice {}", "alice"));
+        let (alike, _) = backend_sessions.of(&caller("principal alice {}", "alice"));
         let number = |number, caller: &Caller| SessionCall::new(&alike, number, caller, Some(sink.clone()));
         let (one, another) = (number(1, &alike.caller), number(2, &alike.caller));
         assert!(!goes(&alike));

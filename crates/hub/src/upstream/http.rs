@@ -11,6 +11,7 @@ use bowline_core::backend::DialError;
 use bowline_core::upstream_session::ResponseStatus;
 use bowline_env::http::{AddressGuard, Endpoint, Http1Client, HttpOptions, Response, Route};
 use bowline_env::{Network, clock};
+use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use jiff::Timestamp;
@@ -97,18 +98,20 @@ pub(super) enum BodyError {
 }
 
 /// A body, up to the largest message there is.
-pub(super) async fn body(mut response: Response) -> Result<Vec<u8>, BodyError> {
+pub(super) async fn body(mut response: Response) -> Result<Bytes, BodyError> {
     let length = response.content_length();
     let mut bytes = Vec::new();
     loop {
         match response.chunk().await {
-            Ok(None) => return Ok(bytes),
+            Ok(None) => return Ok(bytes.into()),
+            // Most come in one piece.
+            Ok(Some(chunk)) if bytes.is_empty() && length == Some(chunk.len() as u64) => return Ok(chunk),
             Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
             Err(cut) => return Err(BodyError::Broken(cut.0)),
         }
         // Content-Length is reached, so do not wait for the end of the stream.
         if length == Some(bytes.len() as u64) {
-            return Ok(bytes);
+            return Ok(bytes.into());
         }
         if bytes.len() > BYTES_MAX {
             return Err(BodyError::TooLong);

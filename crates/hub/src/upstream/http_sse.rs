@@ -21,7 +21,7 @@ use super::pending_calls::PipeKind;
 use super::pipe::{OUT_QUEUE, Pipe};
 use super::{Dial, TransportEvent, passing};
 use crate::call::facts::ServerFacts;
-use crate::call::{BackendCall, CallEnding, Caller, Exchange, SHARED_LANE};
+use crate::call::{BackendCall, CallEnding, Caller, Exchange, SHARED_SESSION};
 use crate::fields::Raw;
 use crate::message::{self, BYTES_MAX, Malformed};
 use crate::sse::{SseItem, SseParser};
@@ -41,7 +41,7 @@ pub struct SseTransport {
     dial: Dial,
     /// Our own session. Its end is the loss of the link.
     own: Arc<Pipe>,
-    lanes: BackendSessions<Pipe>,
+    backend_sessions: BackendSessions<Pipe>,
     next_call: AtomicU64,
     /// Ends all streams, as the end of our own one does.
     closed: CancellationToken,
@@ -79,16 +79,16 @@ pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> 
     let wire = StreamOpener { url, endpoint: &endpoint, headers: &headers, dial: &dial };
     let (own, stream) = wire.open(None, closed.clone()).await.map_err(StreamOpenError::into_dial_error)?;
     let guard = closed.clone().drop_guard();
-    own.renew(dial.renewals.of(SHARED_LANE)).await;
+    own.renew(dial.renewals.of(SHARED_SESSION)).await;
     guard.disarm();
     let (events, generation) = (dial.events.clone(), dial.generation);
-    let (url, lanes, next_call) = (url.clone(), BackendSessions::default(), AtomicU64::new(1));
+    let (url, backend_sessions, next_call) = (url.clone(), BackendSessions::default(), AtomicU64::new(1));
     tokio::spawn(async move {
         if let Ok(reason) = stream.await {
             let _ = events.send((generation, TransportEvent::Lost { reason, exit: None })).await;
         }
     });
-    Ok(Arc::new(SseTransport { url, endpoint, headers, dial, own, lanes, next_call, closed }))
+    Ok(Arc::new(SseTransport { url, endpoint, headers, dial, own, backend_sessions, next_call, closed }))
 }
 
 impl SseTransport {
@@ -97,15 +97,15 @@ impl SseTransport {
     }
 
     pub async fn call(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
-        if *call.caller.lane == *SHARED_LANE {
+        if *call.caller.session_name == *SHARED_SESSION {
             return self.own.call(call).await;
         }
-        let lane = self.lane(&call.caller);
+        let backend_session = self.backend_session(&call.caller);
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
-        let _listed = SessionCall::new(&lane, number, &call.caller, call.sink.clone());
+        let _listed = SessionCall::new(&backend_session, number, &call.caller, call.sink.clone());
         let mut again = false;
         loop {
-            let pipe = match self.session(&lane).await {
+            let pipe = match self.session(&backend_session).await {
                 Ok(pipe) => pipe,
                 Err(StreamOpenError::Unreachable(reason)) => return CallEnding::NotExecuted(reason),
                 Err(StreamOpenError::Refused { reason, retry_after }) => {
@@ -132,8 +132,8 @@ impl SseTransport {
     }
 
     pub async fn notify(&self, caller: &Caller, method: &str, params: Option<Raw>) {
-        let Some(lane) = self.lanes.find(&caller.lane) else { return };
-        let pipe = lane.session.lock().await.clone();
+        let Some(backend_session) = self.backend_sessions.find(&caller.session_name) else { return };
+        let pipe = backend_session.session.lock().await.clone();
         if let Some(pipe) = pipe {
             pipe.notify(method, params).await;
         }
@@ -143,21 +143,23 @@ impl SseTransport {
     pub async fn warm(self: &Arc<Self>) {
         let warming = async {
             for caller in self.dial.renewals.callers() {
-                if *caller.lane != *SHARED_LANE {
-                    let _ = self.session(&self.lane(&caller)).await;
+                if *caller.session_name != *SHARED_SESSION {
+                    let _ = self.session(&self.backend_session(&caller)).await;
                 }
             }
         };
         self.closed.run_until_cancelled(warming).await;
     }
 
-    pub fn has_session(&self, lane: &str) -> bool {
-        self.lanes.find(lane).is_some_and(|lane| lane.has(|pipe| !pipe.is_lost()))
+    pub fn has_session(&self, session_name: &str) -> bool {
+        self.backend_sessions
+            .find(session_name)
+            .is_some_and(|backend_session| backend_session.has(|pipe| !pipe.is_lost()))
     }
 
-    pub async fn end_backend_session(&self, lane: &str) {
-        if let Some(lane) = self.lanes.remove(lane) {
-            leave(&lane).await;
+    pub async fn end_backend_session(&self, session_name: &str) {
+        if let Some(backend_session) = self.backend_sessions.remove(session_name) {
+            leave(&backend_session).await;
         }
     }
 
@@ -165,17 +167,20 @@ impl SseTransport {
         self.closed.cancel();
     }
 
-    fn lane(&self, caller: &Caller) -> Arc<BackendSession<Pipe>> {
-        let (lane, gone) = self.lanes.of(caller);
+    fn backend_session(&self, caller: &Caller) -> Arc<BackendSession<Pipe>> {
+        let (backend_session, gone) = self.backend_sessions.of(caller);
         if let Some(gone) = gone {
             tokio::spawn(async move { leave(&gone).await });
         }
-        lane
+        backend_session
     }
 
-    /// The lane's stream, opened once however many calls want it.
-    async fn session(self: &Arc<Self>, lane: &Arc<BackendSession<Pipe>>) -> Result<Arc<Pipe>, StreamOpenError> {
-        let mut current = lane.session.lock().await;
+    /// Its stream, opened once however many calls want it.
+    async fn session(
+        self: &Arc<Self>,
+        backend_session: &Arc<BackendSession<Pipe>>,
+    ) -> Result<Arc<Pipe>, StreamOpenError> {
+        let mut current = backend_session.session.lock().await;
         if let Some(pipe) = current.as_ref().filter(|pipe| !pipe.is_lost()) {
             return Ok(pipe.clone());
         }
@@ -184,14 +189,14 @@ impl SseTransport {
         let closed = self.closed.child_token();
         // The caller may leave before the stream has an owner.
         let guard = closed.clone().drop_guard();
-        let (pipe, stream) = wire.open(Some(&lane.caller), closed).await?;
-        pipe.renew(self.dial.renewals.of(&lane.caller.lane)).await;
+        let (pipe, stream) = wire.open(Some(&backend_session.caller), closed).await?;
+        pipe.renew(self.dial.renewals.of(&backend_session.caller.session_name)).await;
         guard.disarm();
         *current = Some(pipe.clone());
-        let (transport, lane) = (self.clone(), lane.clone());
+        let (transport, backend_session) = (self.clone(), backend_session.clone());
         tokio::spawn(async move {
             if stream.await.is_ok() {
-                transport.reopen(&lane).await;
+                transport.reopen(&backend_session).await;
             }
         });
         Ok(pipe)
@@ -199,27 +204,33 @@ impl SseTransport {
 
     /// A client's stream has ended, and ours has not. Who waits for something gets another one; all others with their
     /// next call.
-    fn reopen<'a>(self: &'a Arc<Self>, lane: &'a Arc<BackendSession<Pipe>>) -> futures_util::future::BoxFuture<'a, ()> {
+    fn reopen<'a>(
+        self: &'a Arc<Self>,
+        backend_session: &'a Arc<BackendSession<Pipe>>,
+    ) -> futures_util::future::BoxFuture<'a, ()> {
         Box::pin(async move {
             let pause = self.closed.run_until_cancelled(tokio::time::sleep(REOPEN_PAUSE)).await;
-            let waits = !self.dial.renewals.of(&lane.caller.lane).is_empty();
-            let here = self.lanes.find(&lane.caller.lane).is_some_and(|known| Arc::ptr_eq(&known, lane));
+            let waits = !self.dial.renewals.of(&backend_session.caller.session_name).is_empty();
+            let here = self
+                .backend_sessions
+                .find(&backend_session.caller.session_name)
+                .is_some_and(|known| Arc::ptr_eq(&known, backend_session));
             if pause.is_some() && waits && here {
-                let _ = self.session(lane).await;
+                let _ = self.session(backend_session).await;
             }
         })
     }
 }
 
-async fn leave(lane: &BackendSession<Pipe>) {
-    if let Some(pipe) = lane.session.lock().await.take() {
+async fn leave(backend_session: &BackendSession<Pipe>) {
+    if let Some(pipe) = backend_session.session.lock().await.take() {
         pipe.close();
     }
 }
 
 impl fmt::Debug for SseTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SseTransport({} sessions)", self.lanes.len())
+        write!(f, "SseTransport({} sessions)", self.backend_sessions.len())
     }
 }
 

@@ -106,20 +106,20 @@ impl Transport {
     }
 
     /// A client is gone, and its upstream session with it.
-    pub async fn end_backend_session(&self, lane: &str) {
+    pub async fn end_backend_session(&self, session_name: &str) {
         match self {
-            Transport::Http(transport) => transport.end_backend_session(lane).await,
-            Transport::Sse(transport) => transport.end_backend_session(lane).await,
-            Transport::Program(transport) => transport.end_backend_session(lane).await,
+            Transport::Http(transport) => transport.end_backend_session(session_name).await,
+            Transport::Sse(transport) => transport.end_backend_session(session_name).await,
+            Transport::Program(transport) => transport.end_backend_session(session_name).await,
         }
     }
 
     /// Whether a client has a session of its own there, in which it gets the notifications that all clients get.
-    pub fn has_own(&self, lane: &str) -> bool {
+    pub fn has_own(&self, session_name: &str) -> bool {
         match self {
-            Transport::Http(transport) => transport.has_session(lane),
-            Transport::Sse(transport) => transport.has_session(lane),
-            Transport::Program(transport) => transport.has_process(lane),
+            Transport::Http(transport) => transport.has_session(session_name),
+            Transport::Sse(transport) => transport.has_session(session_name),
+            Transport::Program(transport) => transport.has_process(session_name),
         }
     }
 

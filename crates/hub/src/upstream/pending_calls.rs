@@ -11,7 +11,7 @@ use bowline_env::clock;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::call::{CallEnding, Caller, InboundSink, SHARED_LANE, SUBSCRIPTION_ID};
+use crate::call::{CallEnding, Caller, InboundSink, SHARED_SESSION, SUBSCRIPTION_ID};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
 use crate::message::RpcId;
@@ -24,8 +24,8 @@ pub(super) struct PendingCall {
     pub answered: oneshot::Sender<CallEnding>,
     /// Where messages go that belong to the call, if its caller listens.
     pub said: Option<Arc<InboundQueue>>,
-    /// The client's session; the shared lane if it has none.
-    pub lane: Arc<str>,
+    /// The client's session; the shared one if it has none.
+    pub session_name: Arc<str>,
     /// What the caller called its progress.
     pub progress: Option<Raw>,
     /// It is a subscription: what belongs to it names it, and its answer is its end.
@@ -39,7 +39,7 @@ impl PendingCall {
             (Some(_), false) => RequestListener::Caller,
             (Some(_), true) => RequestListener::Subscriber,
         };
-        let client = (self.said.is_some() && *self.lane != *SHARED_LANE).then(|| self.lane.clone());
+        let client = (self.said.is_some() && *self.session_name != *SHARED_SESSION).then(|| self.session_name.clone());
         attribution::AttributedRequest { client, listener, wants_progress: self.progress.is_some() }
     }
 }
@@ -92,7 +92,7 @@ impl PendingCalls {
     /// From now on, messages without an addressee go to this client, or to all clients that may see them.
     pub fn set_tenant(&self, client: Option<&Caller>) {
         let mut room = self.lock();
-        room.attribution.set_tenant(client.map(|client| client.lane.clone()));
+        room.attribution.set_tenant(client.map(|client| client.session_name.clone()));
         room.inbox = client.and_then(|client| client.inbox.clone());
     }
 
@@ -313,11 +313,16 @@ mod tests {
     use crate::fields::raw;
     use serde_json::{Value, json};
 
-    fn enter(room: &PendingCalls, lane: &str) -> (u64, Arc<InboundQueue>) {
+    fn enter(room: &PendingCalls, session_name: &str) -> (u64, Arc<InboundQueue>) {
         let (number, said) = (room.number(), Arc::new(InboundQueue::new(&"b".into())));
         let (answered, _) = oneshot::channel();
-        let waiting =
-            PendingCall { answered, said: Some(said.clone()), lane: lane.into(), progress: None, listens: false };
+        let waiting = PendingCall {
+            answered,
+            said: Some(said.clone()),
+            session_name: session_name.into(),
+            progress: None,
+            listens: false,
+        };
         room.enter(number, waiting);
         (number, said)
     }
@@ -351,7 +356,7 @@ mod tests {
         let room = PendingCalls::new(None, PipeKind::Process);
         let line = json!({ "level": "info", "data": "x" });
         let (inbox, _said) = tokio::sync::mpsc::channel(1);
-        room.set_tenant(Some(&Caller { lane: "alice".into(), inbox: Some(inbox), ..Caller::hub() }));
+        room.set_tenant(Some(&Caller { session_name: "alice".into(), inbox: Some(inbox), ..Caller::hub() }));
         assert!(matches!(whose(&room, &line), InboundRecipient::Clients(_)));
         let (first, alices) = enter(&room, "alice");
         assert!(matches!(whose(&room, &line), InboundRecipient::Calls(said) if Arc::ptr_eq(&said, &alices)));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bowline_core::backend::{DialError, Generation};
 use futures_util::future::{BoxFuture, Either};
+use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +16,7 @@ use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
 use super::{Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, passing, progress};
 use crate::call::facts::ServerFacts;
 use crate::call::server_request::{AnswerReceiver, no_recipient, own_answer};
-use crate::call::{BackendCall, CallEnding, Caller, Exchange, Inbound, InboundSink, SHARED_LANE};
+use crate::call::{BackendCall, CallEnding, Caller, Exchange, Inbound, InboundSink, SHARED_SESSION};
 use crate::catalogue::ListKind;
 use crate::fields::Raw;
 use crate::message::{self, RpcId, RpcMessage, RpcNotification, RpcRequest, RpcResponse, RpcResult};
@@ -105,8 +106,9 @@ impl Pipe {
             subscriptions.renewed(&kept).await;
         }
         for (method, params) in kept {
-            let shared_lane = SHARED_LANE.into();
-            let _ = tokio::time::timeout(RENEWAL_TIMEOUT, self.send(&method, params, &shared_lane, None)).await;
+            let shared_session = SHARED_SESSION.into();
+            let _ = tokio::time::timeout(RENEWAL_TIMEOUT, self.send(&method, params.as_deref(), &shared_session, None))
+                .await;
         }
     }
 
@@ -114,10 +116,10 @@ impl Pipe {
     pub async fn end_unwanted(self: &Arc<Self>) {
         let Some(subscriptions) = &self.subscriptions else { return };
         let (unwanted, order) = subscriptions.unwanted().await;
-        let shared_lane = SHARED_LANE.into();
+        let shared_session = SHARED_SESSION.into();
         let mut begun = Vec::new();
         for params in unwanted {
-            begun.extend(self.begin(UNSUBSCRIBE, Some(params), &shared_lane, None).await);
+            begun.extend(self.begin(UNSUBSCRIBE, Some(&params), &shared_session, None).await);
         }
         drop(order);
         let all = futures_util::future::join_all(begun.into_iter().map(SentRequest::ended));
@@ -145,7 +147,7 @@ impl Pipe {
 
     async fn open(self: &Arc<Self>, revision: &dyn Revision, caller: &Caller) -> CallEnding {
         let opening = revision.opening(caller);
-        self.send(&opening.method, revision.params(&opening), &SHARED_LANE.into(), None).await
+        self.send(&opening.method, revision.params(&opening).as_deref(), &SHARED_SESSION.into(), None).await
     }
 
     async fn initialize(self: &Arc<Self>) -> Result<ServerFacts, DialError> {
@@ -183,15 +185,15 @@ impl Pipe {
         }
         let params = self.revision().params(call);
         // Calls without a session cannot be told apart: each of them may be another client's.
-        let shared_lane: Arc<str> = SHARED_LANE.into();
-        let lane = if caller.inbox.is_some() { &caller.lane } else { &shared_lane };
+        let shared_session: Arc<str> = SHARED_SESSION.into();
+        let session_name = if caller.inbox.is_some() { &caller.session_name } else { &shared_session };
         let Some(subscriptions) = &self.subscriptions else {
-            return self.send(method, params, lane, sink.clone()).await;
+            return self.send(method, params.as_deref(), session_name, sink.clone()).await;
         };
         let Some(mut turn) = subscriptions.turn(call).await else {
             return CallEnding::answered(Ok(crate::fields::empty()));
         };
-        let ending = match self.begin(method, params, lane, sink.clone()).await {
+        let ending = match self.begin(method, params.as_deref(), session_name, sink.clone()).await {
             Ok(begun) => {
                 turn.sent();
                 begun.ended().await
@@ -226,10 +228,10 @@ impl Pipe {
     pub async fn hold_subscription(self: Arc<Self>) {
         let Some(listen) = self.revision().watch() else { return };
         let params = self.revision().params(&listen);
-        let shared_lane: Arc<str> = SHARED_LANE.into();
+        let shared_session: Arc<str> = SHARED_SESSION.into();
         let mut again = false;
         loop {
-            let Ok(begun) = self.begin(&listen.method, params.clone(), &shared_lane, None).await else {
+            let Ok(begun) = self.begin(&listen.method, params.as_deref(), &shared_session, None).await else {
                 return;
             };
             if std::mem::replace(&mut again, true) {
@@ -255,11 +257,11 @@ impl Pipe {
     async fn send(
         self: &Arc<Self>,
         method: &str,
-        params: Option<Raw>,
-        lane: &Arc<str>,
+        params: Option<&RawValue>,
+        session_name: &Arc<str>,
         sink: Option<InboundSink>,
     ) -> CallEnding {
-        match self.begin(method, params, lane, sink).await {
+        match self.begin(method, params, session_name, sink).await {
             Ok(begun) => begun.ended().await,
             Err(why) => CallEnding::NotExecuted(why),
         }
@@ -269,8 +271,8 @@ impl Pipe {
     async fn begin<'a>(
         self: &'a Arc<Self>,
         method: &str,
-        params: Option<Raw>,
-        lane: &Arc<str>,
+        params: Option<&RawValue>,
+        session_name: &Arc<str>,
         sink: Option<InboundSink>,
     ) -> Result<SentRequest<'a>, String> {
         if self.closed.is_cancelled() {
@@ -282,8 +284,11 @@ impl Pipe {
         let said = sink.map(|sink| (Arc::new(InboundQueue::new(&self.name)), sink));
         let heard = said.as_ref().map(|(said, _)| said.clone());
         let listens = method == "subscriptions/listen";
-        self.waiting.enter(number, PendingCall { answered, said: heard, lane: lane.clone(), progress, listens });
-        let outgoing = Outgoing::request(message::request(&RpcId::number(number), method, params.as_ref()), number);
+        self.waiting.enter(
+            number,
+            PendingCall { answered, said: heard, session_name: session_name.clone(), progress, listens },
+        );
+        let outgoing = Outgoing::request(message::request(&RpcId::number(number), method, params.as_deref()), number);
         let open = OpenRequest { pipe: self, number, departure: outgoing.departure.clone(), over: false };
         match self.out.send(outgoing).await {
             Ok(()) => Ok(SentRequest { open, ending, said }),
@@ -363,7 +368,9 @@ impl Pipe {
                 drop(self.events.send((self.generation, TransportEvent::Inbound(inbound))).await);
             }
             InboundRecipient::Departed => {}
-            InboundRecipient::Ambiguous => tracing::debug!(server = %self.name, ?inbound, "nothing says whose this is"),
+            InboundRecipient::Ambiguous => {
+                tracing::debug!(server = %self.name, ?inbound, "a message of a server has no certain recipient");
+            }
         }
     }
 
@@ -496,8 +503,8 @@ mod tests {
     /// What becomes of a call whose wire is lost after its writer did this.
     async fn ending(write: impl FnOnce(&Outgoing)) -> (CallEnding, Outgoing) {
         let (pipe, mut outgoing) = pipe();
-        let lane: Arc<str> = "alice".into();
-        let call = pipe.send("tools/call", None, &lane, None);
+        let session_name: Arc<str> = "alice".into();
+        let call = pipe.send("tools/call", None, &session_name, None);
         let fate = async {
             let message = outgoing.recv().await.unwrap();
             write(&message);
@@ -523,9 +530,9 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_is_taken_back_before_it_left_stays() {
         let (pipe, mut outgoing) = pipe();
-        let lane: Arc<str> = "alice".into();
+        let session_name: Arc<str> = "alice".into();
         for left in [false, true] {
-            let begun = pipe.begin("tools/call", None, &lane, None).await.unwrap();
+            let begun = pipe.begin("tools/call", None, &session_name, None).await.unwrap();
             let message = outgoing.recv().await.unwrap();
             assert!(!left || message.leaves());
             drop(begun);
@@ -540,7 +547,7 @@ mod tests {
         let (sink, mut said) = mpsc::channel(1);
         let (deaf, other): (Arc<str>, Arc<str>) = ("deaf".into(), "other".into());
         let params = crate::fields::raw(&serde_json::json!({ "_meta": { "progressToken": "mine" } }));
-        let deaf = pipe.begin("tools/call", Some(params), &deaf, Some(sink)).await.unwrap();
+        let deaf = pipe.begin("tools/call", Some(&params), &deaf, Some(sink)).await.unwrap();
         let other = pipe.begin("tools/call", None, &other, None).await.unwrap();
         for step in 1..=1000 {
             let progress = format!(r#"{{"progressToken":1,"progress":{step}}}"#);

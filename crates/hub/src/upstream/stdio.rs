@@ -75,7 +75,7 @@ impl ProcessClients {
     }
 
     fn name(&self) -> Option<Arc<str>> {
-        self.client().map(|client| client.lane.clone())
+        self.client().map(|client| client.session_name.clone())
     }
 }
 
@@ -111,7 +111,7 @@ impl StartError {
 pub async fn start(
     program: &Program,
     dial: &Dial,
-    guests: &ProcessClients,
+    clients: &ProcessClients,
     exchange: Option<Exchange>,
     closed: CancellationToken,
 ) -> Result<(Arc<Pipe>, ProgramEnd), StartError> {
@@ -132,13 +132,13 @@ pub async fn start(
         return Err(failed("the program has no pipes".into()));
     };
     let (out, outgoing) = mpsc::channel(OUT_QUEUE);
-    let pipe = Arc::new(Pipe::new(out, dial, closed.clone(), guests.client().cloned(), PipeKind::Process));
+    let pipe = Arc::new(Pipe::new(out, dial, closed.clone(), clients.client().cloned(), PipeKind::Process));
     let guard = closed.clone().drop_guard();
     tokio::spawn(write(stdin, outgoing, closed.clone()));
-    tokio::spawn(read_stderr(stderr, dial.clone(), guests.name(), pipe.clone()));
+    tokio::spawn(read_stderr(stderr, dial.clone(), clients.name(), pipe.clone()));
     let (tell, end) = oneshot::channel();
     let running = RunningProgram { child, group, stdout: BufReader::new(stdout), pipe: pipe.clone(), closed };
-    dial.programs.spawn(live(running, dial.clone(), guests.clone(), tell));
+    dial.programs.spawn(live(running, dial.clone(), clients.clone(), tell));
     match tokio::time::timeout(DIAL_TIMEOUT, pipe.shake_hands(exchange)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) if !pipe.is_lost() => return Err(StartError::Refused(error)),
@@ -194,7 +194,7 @@ struct RunningProgram {
 }
 
 /// Reads until the program or we want no more, then sees it out and tells how it ended.
-async fn live(running: RunningProgram, dial: Dial, guests: ProcessClients, tell: oneshot::Sender<ProgramExit>) {
+async fn live(running: RunningProgram, dial: Dial, clients: ProcessClients, tell: oneshot::Sender<ProgramExit>) {
     let RunningProgram { mut child, group, mut stdout, pipe, closed } = running;
     let reason = {
         let ended = until_ended(&mut child, &mut stdout, &pipe);
@@ -218,10 +218,10 @@ async fn live(running: RunningProgram, dial: Dial, guests: ProcessClients, tell:
         // One that says nothing more and stays is lost as well; how we make it leave is not how it ended.
         let _ = tell.send(ProgramExit { how, exit });
         // One that never started had no client.
-        if let ProcessClients::Client(client) = guests
+        if let ProcessClients::Client(client) = clients
             && pipe.has_begun()
         {
-            let exited = TransportEvent::Exited { client: Some(client.lane), exit };
+            let exited = TransportEvent::Exited { client: Some(client.session_name), exit };
             let _ = dial.events.send((dial.generation, exited)).await;
         }
     }

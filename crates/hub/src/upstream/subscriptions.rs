@@ -105,7 +105,7 @@ impl Drop for SubscriptionClaim<'_> {
 }
 
 /// Subscriptions that one client may have at one backend.
-const PER_LANE_MAX: usize = 1000;
+const PER_SESSION_MAX: usize = 1000;
 
 /// A request that is made again: its method and parameters.
 pub type RenewableRequest = (String, Option<Raw>);
@@ -119,7 +119,7 @@ type RenewalsByClient = HashMap<Arc<str>, (Caller, BTreeMap<String, RenewableReq
 
 #[derive(Default)]
 pub struct Renewals {
-    lanes: Mutex<RenewalsByClient>,
+    clients: Mutex<RenewalsByClient>,
     /// Clients that have something of the backend to themselves, on which transport: what they have subscribed to there is not what
     /// the others have.
     apart: Mutex<HashSet<(Generation, Arc<str>)>>,
@@ -134,39 +134,40 @@ impl Renewals {
             "resources/unsubscribe" => (key_of(&uri_of(call.params.as_ref())), false),
             _ => return false,
         };
-        let mut lanes = self.lock();
+        let mut clients = self.lock();
         if !keep {
-            remove(&mut lanes, &call.caller.lane, &key);
+            remove(&mut clients, &call.caller.session_name, &key);
             return false;
         }
-        let (_, kept) = lanes.entry(call.caller.lane.clone()).or_insert_with(|| (call.caller.clone(), BTreeMap::new()));
-        kept.len() < PER_LANE_MAX && kept.insert(key, (call.method.clone(), call.params.clone())).is_none()
+        let (_, kept) =
+            clients.entry(call.caller.session_name.clone()).or_insert_with(|| (call.caller.clone(), BTreeMap::new()));
+        kept.len() < PER_SESSION_MAX && kept.insert(key, (call.method.clone(), call.params.clone())).is_none()
     }
 
     /// A subscription that was noted was not granted.
     pub fn drop_subscription(&self, call: &BackendCall) {
-        remove(&mut self.lock(), &call.caller.lane, &key_of(&uri_of(call.params.as_ref())));
+        remove(&mut self.lock(), &call.caller.session_name, &key_of(&uri_of(call.params.as_ref())));
     }
 
-    pub fn forget(&self, lane: &str) {
-        self.lock().remove(lane);
+    pub fn forget(&self, session_name: &str) {
+        self.lock().remove(session_name);
     }
 
-    pub fn of(&self, lane: &str) -> Vec<RenewableRequest> {
-        self.lock().get(lane).map(|(_, kept)| kept.values().cloned().collect()).unwrap_or_default()
+    pub fn of(&self, session_name: &str) -> Vec<RenewableRequest> {
+        self.lock().get(session_name).map(|(_, kept)| kept.values().cloned().collect()).unwrap_or_default()
     }
 
     /// What those want who share the backend on this transport.
     pub fn of_sharers(&self, generation: Generation) -> Vec<RenewableRequest> {
-        let (lanes, apart) = (self.lock(), self.lock_apart());
-        let shared = lanes.iter().filter(|(lane, _)| !apart.contains(&(generation, (*lane).clone())));
+        let (clients, apart) = (self.lock(), self.lock_apart());
+        let shared = clients.iter().filter(|(session_name, _)| !apart.contains(&(generation, (*session_name).clone())));
         shared.flat_map(|(_, (_, kept))| kept.values().cloned()).collect()
     }
 
     /// On this transport a client has the backend to itself from now on, or is one of several again.
-    pub fn set_apart(&self, generation: Generation, lane: &Arc<str>, apart: bool) {
+    pub fn set_apart(&self, generation: Generation, session_name: &Arc<str>, apart: bool) {
         let mut all = self.lock_apart();
-        let one = (generation, lane.clone());
+        let one = (generation, session_name.clone());
         match apart {
             true => all.insert(one),
             false => all.remove(&one),
@@ -180,9 +181,9 @@ impl Renewals {
 
     /// Who of those who share the backend on this transport has subscribed to a resource.
     pub fn subscribers(&self, generation: Generation, uri: &str) -> Vec<Caller> {
-        let (key, lanes, apart) = (key_of(uri), self.lock(), self.lock_apart());
-        let shares = |lane: &Arc<str>| !apart.contains(&(generation, lane.clone()));
-        let wanted = lanes.iter().filter(|(lane, (_, kept))| kept.contains_key(&key) && shares(lane));
+        let (key, clients, apart) = (key_of(uri), self.lock(), self.lock_apart());
+        let shares = |session_name: &Arc<str>| !apart.contains(&(generation, session_name.clone()));
+        let wanted = clients.iter().filter(|(session_name, (_, kept))| kept.contains_key(&key) && shares(session_name));
         wanted.map(|(_, (caller, _))| caller.clone()).collect()
     }
 
@@ -200,7 +201,7 @@ impl Renewals {
     }
 
     fn lock(&self) -> MutexGuard<'_, RenewalsByClient> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -212,17 +213,17 @@ fn key_of(uri: &str) -> String {
     format!("uri {uri}")
 }
 
-fn remove(lanes: &mut RenewalsByClient, lane: &Arc<str>, key: &str) {
-    let Some((_, kept)) = lanes.get_mut(lane) else { return };
+fn remove(clients: &mut RenewalsByClient, session_name: &Arc<str>, key: &str) {
+    let Some((_, kept)) = clients.get_mut(session_name) else { return };
     kept.remove(key);
     if kept.is_empty() {
-        lanes.remove(lane);
+        clients.remove(session_name);
     }
 }
 
 impl fmt::Debug for Renewals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Renewals({} lanes)", self.lock().len())
+        write!(f, "Renewals({} clients)", self.lock().len())
     }
 }
 
@@ -231,8 +232,8 @@ mod tests {
     use super::*;
     use crate::call::Caller;
 
-    fn call(lane: &str, method: &str) -> BackendCall {
-        let caller = Caller { lane: lane.into(), ..Caller::hub() };
+    fn call(session_name: &str, method: &str) -> BackendCall {
+        let caller = Caller { session_name: session_name.into(), ..Caller::hub() };
         BackendCall { caller, ..BackendCall::of_hub(method, Some(raw(&json!({ "uri": "test://one" })))) }
     }
 
@@ -240,8 +241,8 @@ mod tests {
     async fn what_one_client_gives_up_is_ended_only_if_nobody_else_wants_it() {
         let renewals = Arc::new(Renewals::default());
         let shared = Subscriptions::new(renewals.clone(), Generation(1));
-        for lane in ["a", "b"] {
-            let subscribe = call(lane, "resources/subscribe");
+        for session_name in ["a", "b"] {
+            let subscribe = call(session_name, "resources/subscribe");
             let turn = shared.turn(&subscribe).await.unwrap();
             drop(turn.ended(CallEnding::answered(Ok(crate::fields::empty()))));
         }
@@ -257,8 +258,8 @@ mod tests {
     #[tokio::test]
     async fn the_last_who_gives_it_up_ends_it_also_if_all_do_at_once() {
         let shared = Subscriptions::new(Arc::default(), Generation(1));
-        for lane in ["a", "b"] {
-            let subscribe = call(lane, "resources/subscribe");
+        for session_name in ["a", "b"] {
+            let subscribe = call(session_name, "resources/subscribe");
             drop(shared.turn(&subscribe).await.unwrap().ended(CallEnding::answered(Ok(crate::fields::empty()))));
         }
         let (one, other) = (call("a", UNSUBSCRIBE), call("b", UNSUBSCRIBE));

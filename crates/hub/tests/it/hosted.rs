@@ -183,11 +183,11 @@ async fn an_answer_that_comes_with_a_call_is_given_to_the_question_of_that_name_
     let asked = result(&hub, &route, "tools/call", asking.clone()).await;
     let key = asked["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
     assert_eq!(key, "q1");
-    // The next question of this server has another name.
-    asking["inputResponses"] = json!({ "q1": { "action": "decline" } });
+    // While that one waits, each further call has another session, in which the first question is called so again.
+    asking["inputResponses"] = json!({ "q2": { "action": "decline" } });
     let again = result(&hub, &route, "tools/call", asking.clone()).await;
-    assert!(again["inputRequests"]["q2"].is_object(), "{again}");
-    asking["inputResponses"] = json!({ "q3": { "action": "accept", "content": { "name": "Ada" } } });
+    assert!(again["inputRequests"]["q1"].is_object(), "{again}");
+    asking["inputResponses"] = json!({ "q1": { "action": "accept", "content": { "name": "Ada" } } });
     let answered = result(&hub, &route, "tools/call", asking).await;
     assert_eq!(answered["content"][0]["text"], "accept Ada", "{answered}");
 }

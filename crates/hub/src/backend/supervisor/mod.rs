@@ -156,8 +156,9 @@ pub fn start(
         driver.publish();
     }
     let (dispatcher, renewals) = (driver.dispatcher.clone(), driver.renewals.clone());
+    let observer = driver.context.observer.calls_of(&key);
     tokio::spawn(driver.drive(commanded, noted, transport_said));
-    Backend { key, spec, reach, commands, dispatcher, snapshot: shown, renewals, counts: Arc::default() }
+    Backend { key, spec, reach, commands, dispatcher, snapshot: shown, renewals, counts: Arc::default(), observer }
 }
 
 impl Supervisor {
@@ -215,11 +216,11 @@ impl Supervisor {
                     tokio::spawn(async move { transport.notify(&caller, &method, params).await });
                 }
             }
-            BackendCommand::EndBackendSession(lane) => {
-                self.renewals.forget(&lane);
+            BackendCommand::EndBackendSession(session_name) => {
+                self.renewals.forget(&session_name);
                 for transport in self.dispatcher.lock().transports.values() {
-                    let (transport, lane) = (transport.clone(), lane.clone());
-                    tokio::spawn(async move { transport.end_backend_session(&lane).await });
+                    let (transport, session_name) = (transport.clone(), session_name.clone());
+                    tokio::spawn(async move { transport.end_backend_session(&session_name).await });
                 }
             }
             BackendCommand::Reconnect(done) => {

@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::call::facts::{self, LOG_LEVELS, ServerFacts, is_log_level};
-use crate::call::{BackendCall, CallEnding, Caller, Exchange, SHARED_LANE};
+use crate::call::{BackendCall, CallEnding, Caller, Exchange, SHARED_SESSION};
 use crate::fields::{Fields, Raw, empty};
 use crate::message;
 use crate::upstream::pipe::Pipe;
@@ -44,8 +44,8 @@ pub struct ProgramTransport {
 }
 
 struct PoolState {
-    seats: ProcessPool,
-    chairs: HashMap<SlotId, Arc<PooledProcess>>,
+    pool: ProcessPool,
+    processes: HashMap<SlotId, Arc<PooledProcess>>,
     /// A client had to share the first process, whose messages may thus concern more than one client for a while.
     crowded_until: Option<Instant>,
     /// When an operator was last told that clients share a process.
@@ -78,7 +78,7 @@ impl PooledProcess {
 
     /// Whose alone it is.
     fn client(&self) -> Option<&Arc<str>> {
-        self.clients.client().map(|client| &client.lane)
+        self.clients.client().map(|client| &client.session_name)
     }
 }
 
@@ -93,9 +93,9 @@ enum NoPipe {
 pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramTransport>, DialError> {
     let closed = dial.over.child_token();
     let guard = closed.clone().drop_guard();
-    let chair = PooledProcess::new(ProcessClients::AllClients, closed.child_token());
+    let process = PooledProcess::new(ProcessClients::AllClients, closed.child_token());
     let (pipe, end) =
-        match stdio::start(&program, &dial, &chair.clients, dial.exchange, chair.closed.child_token()).await {
+        match stdio::start(&program, &dial, &process.clients, dial.exchange, process.closed.child_token()).await {
             Ok(started) => started,
             Err(error) => {
                 if let StartError::Ended(ProgramExit { how, exit }) = &error {
@@ -109,11 +109,11 @@ pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramTransport>,
     tokio::spawn(pipe.clone().hold_subscription());
     guard.disarm();
     let facts = pipe.facts().clone();
-    let seats = ProcessPool::new(dial.processes, clock::now());
-    let first = seats.first();
-    let _ = chair.pipe.set(pipe);
-    let chairs = HashMap::from([(first, chair)]);
-    let room = Mutex::new(PoolState { seats, chairs, crowded_until: None, told: None, why_not: String::new() });
+    let pool = ProcessPool::new(dial.processes, clock::now());
+    let first = pool.first();
+    let _ = process.pipe.set(pipe);
+    let processes = HashMap::from([(first, process)]);
+    let room = Mutex::new(PoolState { pool, processes, crowded_until: None, told: None, why_not: String::new() });
     let transport = Arc::new(ProgramTransport { program, dial, facts, room, closed });
     transport.watch(first, end);
     Ok(transport)
@@ -132,14 +132,14 @@ impl ProgramTransport {
     }
 
     pub async fn call(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
-        let Some(guest) = self.guest(call) else { return Box::pin(self.call_in_passing(call)).await };
+        let Some(client) = self.client(call) else { return Box::pin(self.call_in_passing(call)).await };
         let mut why = String::new();
         for _ in 0..TRIES {
             // Its session is over, so a process that is started for it would have no client.
             if call.caller.inbox.as_ref().is_some_and(|inbox| inbox.is_closed()) {
                 return CallEnding::failed("the client has left");
             }
-            let mut visit = self.sit_down(&guest, &call.caller);
+            let mut visit = self.take_slot(&client, &call.caller);
             let begun = match self.at_hand(&visit) {
                 Some(pipe) => Ok(pipe),
                 None => self.begin(&visit, &call.caller).await,
@@ -157,7 +157,7 @@ impl ProgramTransport {
             match ending {
                 // Only this process is gone. Nothing was sent, so the next one may carry it.
                 CallEnding::NotExecuted(reason) if !self.closed.is_cancelled() => {
-                    self.replaced(&visit.chair, visit.taken.id()).await;
+                    self.replaced(&visit.process, visit.taken.id()).await;
                     why = reason;
                 }
                 ending => return ending,
@@ -167,11 +167,11 @@ impl ProgramTransport {
     }
 
     /// A process did not take a call, so it is let go. How it ended is known in a moment if it has, and is told of the first.
-    async fn replaced(self: &Arc<Self>, chair: &PooledProcess, seat: SlotId) {
-        if chair.is_first() {
-            let _ = tokio::time::timeout(END_PATIENCE, chair.closed.cancelled()).await;
+    async fn replaced(self: &Arc<Self>, process: &PooledProcess, slot: SlotId) {
+        if process.is_first() {
+            let _ = tokio::time::timeout(END_PATIENCE, process.closed.cancelled()).await;
         }
-        self.ended(seat, None);
+        self.ended(slot, None);
     }
 
     fn rests(&self, wait: Duration) -> CallEnding {
@@ -179,11 +179,11 @@ impl ProgramTransport {
         CallEnding::Refused { why: self.dial.secrets.hide(why), retry_after: Some(wait) }
     }
 
-    /// Who calls, if it matters where: a stateless program says whose everything is, our own housekeeping takes no seat, and clients
+    /// Who calls, if it matters where: a stateless program says whose everything is, our own housekeeping takes no slot, and clients
     /// without a session need none to look.
-    fn guest(&self, call: &BackendCall) -> Option<PoolClient> {
+    fn client(&self, call: &BackendCall) -> Option<PoolClient> {
         let BackendCall { method, caller, .. } = call;
-        if self.facts.exchange == Exchange::Stateless || *caller.lane == *SHARED_LANE {
+        if self.facts.exchange == Exchange::Stateless || *caller.session_name == *SHARED_SESSION {
             return None;
         }
         let sessionless = caller.inbox.is_none() || caller.exchange == Exchange::Stateless;
@@ -191,7 +191,7 @@ impl ProgramTransport {
         if matches!(method.as_str(), "initialize" | "ping" | SET_LEVEL) || looks {
             return None;
         }
-        let (name, owner) = (caller.lane.clone(), caller.owner.clone());
+        let (name, owner) = (caller.session_name.clone(), caller.owner.clone());
         Some(match &caller.inbox {
             Some(_) => PoolClient::Client { name, owner },
             None if facts::can_answer_anything(&caller.client.capabilities) => PoolClient::Alone { owner },
@@ -203,20 +203,20 @@ impl ProgramTransport {
     async fn call_in_passing(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         let (own, shares) = {
             let room = self.lock();
-            let own = room.seats.kept_by(&call.caller.lane).filter(|seat| *seat != room.seats.first());
+            let own = room.pool.kept_by(&call.caller.session_name).filter(|slot| *slot != room.pool.first());
             (
-                own.and_then(|seat| Some((seat, room.chairs.get(&seat)?.running()?))),
-                room.seats.shares(&call.caller.lane),
+                own.and_then(|slot| Some((slot, room.processes.get(&slot)?.running()?))),
+                room.pool.shares(&call.caller.session_name),
             )
         };
-        if let Some((seat, pipe)) = own {
+        if let Some((slot, pipe)) = own {
             match pipe.call(call).await {
-                CallEnding::NotExecuted(_) => self.ended(seat, None),
+                CallEnding::NotExecuted(_) => self.ended(slot, None),
                 ending => return ending,
             }
         }
-        let keeps_first = self.lock().keeps_first(&call.caller.lane);
-        let ours = self.facts.exchange == Exchange::Stateless || *call.caller.lane == *SHARED_LANE;
+        let keeps_first = self.lock().keeps_first(&call.caller.session_name);
+        let ours = self.facts.exchange == Exchange::Stateless || *call.caller.session_name == *SHARED_SESSION;
         if call.method == SET_LEVEL && !ours && !shares && !keeps_first {
             return self.keep_level(call);
         }
@@ -227,14 +227,14 @@ impl ProgramTransport {
 
     async fn call_first(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         for _ in 0..TRIES {
-            let Some((seat, chair)) = self.lock().first() else { break };
-            let begun = match chair.running() {
+            let Some((slot, process)) = self.lock().first() else { break };
+            let begun = match process.running() {
                 Some(pipe) => Ok(pipe),
-                None => self.begin_first(seat, &chair).await,
+                None => self.begin_first(slot, &process).await,
             };
             match begun {
                 Ok(pipe) => match pipe.call(call).await {
-                    CallEnding::NotExecuted(_) if !self.closed.is_cancelled() => self.replaced(&chair, seat).await,
+                    CallEnding::NotExecuted(_) if !self.closed.is_cancelled() => self.replaced(&process, slot).await,
                     ending => return ending,
                 },
                 Err(NoPipe::Gone) if self.closed.is_cancelled() => break,
@@ -262,10 +262,10 @@ impl ProgramTransport {
     pub async fn notify(&self, caller: &Caller, method: &str, params: Option<Raw>) {
         let pipe = {
             let room = self.lock();
-            let own = room.seats.kept_by(&caller.lane).and_then(|seat| room.chairs.get(&seat)?.running());
+            let own = room.pool.kept_by(&caller.session_name).and_then(|slot| room.processes.get(&slot)?.running());
             // The first process may be another client's.
-            let shares = room.seats.shares(&caller.lane) || room.seats.keeper(room.seats.first()).is_none();
-            let first = || room.first().and_then(|(_, chair)| chair.running());
+            let shares = room.pool.shares(&caller.session_name) || room.pool.keeper(room.pool.first()).is_none();
+            let first = || room.first().and_then(|(_, process)| process.running());
             own.or_else(|| if shares || self.facts.exchange == Exchange::Stateless { first() } else { None })
         };
         if let Some(pipe) = pipe {
@@ -274,24 +274,24 @@ impl ProgramTransport {
     }
 
     /// Whether a client has a process besides the first.
-    pub fn has_process(&self, lane: &str) -> bool {
+    pub fn has_process(&self, session_name: &str) -> bool {
         let room = self.lock();
-        room.seats.kept_by(lane).is_some_and(|seat| seat != room.seats.first())
+        room.pool.kept_by(session_name).is_some_and(|slot| slot != room.pool.first())
     }
 
-    pub async fn end_backend_session(self: &Arc<Self>, lane: &str) {
+    pub async fn end_backend_session(self: &Arc<Self>, session_name: &str) {
         let (over, first) = {
             let mut room = self.lock();
-            let first = room.first().and_then(|(_, chair)| chair.running());
-            if room.keeps_first(lane)
+            let first = room.first().and_then(|(_, process)| process.running());
+            if room.keeps_first(session_name)
                 && let Some(first) = &first
             {
                 first.set_tenant(None);
             }
-            (room.seats.handle_over(lane).and_then(|seat| room.chairs.remove(&seat)), first)
+            (room.pool.handle_over(session_name).and_then(|slot| room.processes.remove(&slot)), first)
         };
-        if let Some(chair) = over {
-            self.let_go(&chair);
+        if let Some(process) = over {
+            self.let_go(&process);
         }
         if let Some(first) = first {
             first.end_unwanted().await;
@@ -304,19 +304,19 @@ impl ProgramTransport {
         self.dial.renewals.end_apart(self.dial.generation);
     }
 
-    fn sit_down(self: &Arc<Self>, guest: &PoolClient, caller: &Caller) -> ProcessCall {
+    fn take_slot(self: &Arc<Self>, client: &PoolClient, caller: &Caller) -> ProcessCall {
         let now = clock::now();
         let mut guard = self.lock();
         let room = &mut *guard;
-        let is_new = matches!(guest, PoolClient::Client { name, .. } if room.seats.kept_by(name).is_none());
-        let (taken, evicted) = room.seats.take(guest, now);
-        let evicted = evicted.and_then(|seat| room.chairs.remove(&seat));
+        let is_new = matches!(client, PoolClient::Client { name, .. } if room.pool.kept_by(name).is_none());
+        let (taken, evicted) = room.pool.take(client, now);
+        let evicted = evicted.and_then(|slot| room.processes.remove(&slot));
         if taken.is_overflow() && self.dial.processes.max > 1 {
             self.note_crowd(room, &caller.owner, now);
         }
-        let at_first = taken.id() == room.seats.first();
-        let chair = room.chairs.entry(taken.id()).or_insert_with(|| {
-            let clients = match guest {
+        let at_first = taken.id() == room.pool.first();
+        let process = room.processes.entry(taken.id()).or_insert_with(|| {
+            let clients = match client {
                 _ if at_first => ProcessClients::AllClients,
                 PoolClient::Client { .. } if !taken.is_overflow() => ProcessClients::Client(caller.clone()),
                 PoolClient::Client { .. } | PoolClient::Alone { .. } | PoolClient::Mute { .. } => {
@@ -325,36 +325,36 @@ impl ProgramTransport {
             };
             PooledProcess::new(clients, self.closed.child_token())
         });
-        let chair = chair.clone();
+        let process = process.clone();
         if at_first && taken.is_overflow() {
             room.crowded_until = Some(now + DOUBT);
         }
         room.settle_tenant(taken, caller, now);
         drop(guard);
-        if let Some(chair) = evicted {
-            self.take_back(chair);
+        if let Some(process) = evicted {
+            self.take_back(process);
         }
-        ProcessCall { transport: self.clone(), chair, taken, is_new, over: false }
+        ProcessCall { transport: self.clone(), process, taken, is_new, over: false }
     }
 
     /// A client has to share a process although it should have its own.
     fn note_crowd(&self, room: &mut PoolState, owner: &str, now: Instant) {
-        if room.seats.is_at_share(owner) {
+        if room.pool.is_at_share(owner) {
             (self.dial.limit_hit)("hub.processes_per_principal_max");
-        } else if room.seats.is_full() {
+        } else if room.pool.is_full() {
             (self.dial.limit_hit)("hub.processes_per_server_max");
         }
         if room.told.is_none_or(|told| now.saturating_duration_since(told) >= DOUBT) {
             room.told = Some(now);
-            let processes = room.seats.count();
+            let processes = room.pool.count();
             tracing::warn!(server = %self.dial.name, processes, "clients share a process; see hub.processes_per_server_max and hub.processes_per_principal_max");
         }
     }
 
     /// The process that a client is assigned to, if it runs already and has heard of the client.
     fn at_hand(&self, visit: &ProcessCall) -> Option<Arc<Pipe>> {
-        let met = !(visit.is_new && visit.chair.is_first());
-        visit.chair.pipe.get().filter(|_| met && !visit.chair.closed.is_cancelled()).cloned()
+        let met = !(visit.is_new && visit.process.is_first());
+        visit.process.pipe.get().filter(|_| met && !visit.process.closed.is_cancelled()).cloned()
     }
 
     /// The same, with whatever has to be done, as long as there is a server at all. Boxed, since it is rare and large.
@@ -364,11 +364,11 @@ impl ProgramTransport {
         caller: &'a Caller,
     ) -> BoxFuture<'a, Result<Arc<Pipe>, NoPipe>> {
         Box::pin(async move {
-            let (seat, chair) = (visit.taken.id(), &visit.chair);
-            if !chair.is_first() {
-                return self.once(chair, Box::pin(self.start_further(seat, chair))).await;
+            let (slot, process) = (visit.taken.id(), &visit.process);
+            if !process.is_first() {
+                return self.once(process, Box::pin(self.start_further(slot, process))).await;
             }
-            let pipe = self.begin_first(seat, chair).await?;
+            let pipe = self.begin_first(slot, process).await?;
             self.lock().settle_tenant(visit.taken, caller, clock::now());
             if visit.is_new && !visit.taken.is_overflow() {
                 pipe.renew(self.kept_by(caller, |one| !is_subscription(one))).await;
@@ -388,17 +388,17 @@ impl ProgramTransport {
 
 impl PoolState {
     fn first(&self) -> Option<(SlotId, Arc<PooledProcess>)> {
-        let first = self.seats.first();
-        Some((first, self.chairs.get(&first)?.clone()))
+        let first = self.pool.first();
+        Some((first, self.processes.get(&first)?.clone()))
     }
 
     fn keeps_first(&self, client: &str) -> bool {
-        self.seats.kept_by(client) == Some(self.seats.first())
+        self.pool.kept_by(client) == Some(self.pool.first())
     }
 
     /// Says to the first process whose it is, as far as a call by this caller changes that.
     fn settle_tenant(&self, taken: SlotChoice, caller: &Caller, now: Instant) {
-        let Some((first, pipe)) = self.first().and_then(|(id, chair)| Some((id, chair.running()?))) else { return };
+        let Some((first, pipe)) = self.first().and_then(|(id, process)| Some((id, process.running()?))) else { return };
         if self.crowded_until.is_some_and(|until| until > now) {
             pipe.set_tenant(None);
         } else if taken == SlotChoice::Slot(first) && caller.inbox.is_some() {
@@ -410,7 +410,7 @@ impl PoolState {
 /// A call at a process, whose caller may walk away.
 struct ProcessCall {
     transport: Arc<ProgramTransport>,
-    chair: Arc<PooledProcess>,
+    process: Arc<PooledProcess>,
     taken: SlotChoice,
     /// Its client sits there for the first time.
     is_new: bool,
@@ -419,12 +419,12 @@ struct ProcessCall {
 
 impl Drop for ProcessCall {
     fn drop(&mut self) {
-        self.transport.lock().seats.leave(self.taken, !self.over, clock::now());
+        self.transport.lock().pool.leave(self.taken, !self.over, clock::now());
     }
 }
 
 impl fmt::Debug for ProgramTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ProgramTransport({} processes)", self.lock().seats.count())
+        write!(f, "ProgramTransport({} processes)", self.lock().pool.count())
     }
 }

@@ -13,6 +13,7 @@ use super::HttpTransport;
 use super::request::PostError;
 use super::response::{self, ResponseOutcome};
 use crate::call::{BackendCall, CallEnding, Exchange};
+use crate::fields::into_bytes;
 use crate::message::{self, RpcId};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::{BackendSession, HttpSession};
@@ -29,8 +30,8 @@ impl HttpTransport {
 
     async fn ping(self: &Arc<Self>, session: Option<&Arc<HttpSession>>) -> PingOutcome {
         let id = self.own_id();
-        let ping = message::request(&id, self.revision(Exchange::Session).ping_method(), None);
-        self.pinged(&id, self.post(&ping, &[], session.map(|session| &**session)).await).await
+        let ping = into_bytes(message::request(&id, self.revision(Exchange::Session).ping_method(), None));
+        self.pinged(&id, self.post(ping, &[], session.map(|session| &**session)).await).await
     }
 
     async fn pinged(self: &Arc<Self>, id: &RpcId, posted: Result<Response, PostError>) -> PingOutcome {
@@ -50,37 +51,43 @@ impl HttpTransport {
     /// The backend does not know the session any more. For our own that means that it was restarted.
     pub(super) async fn session_gone(
         self: &Arc<Self>,
-        lane: &Arc<BackendSession<HttpSession>>,
+        backend_session: &Arc<BackendSession<HttpSession>>,
         session: &Arc<HttpSession>,
         why: &str,
     ) {
-        if lane.is_shared() {
+        if backend_session.is_shared() {
             self.lost(why).await;
         }
         // The task that noticed it ends with the session, so it cannot do the rest.
-        let (transport, lane, session) = (self.clone(), lane.clone(), session.clone());
+        let (transport, backend_session, session) = (self.clone(), backend_session.clone(), session.clone());
         tokio::spawn(async move {
-            transport.discard(&lane, &session).await;
-            transport.reopen(&lane).await;
+            transport.discard(&backend_session, &session).await;
+            transport.reopen(&backend_session).await;
         });
     }
 
     /// A client's session is gone, and ours is not. Who waits for something gets another one; all others with their next
     /// call.
-    pub(super) fn reopen<'a>(self: &'a Arc<Self>, lane: &'a Arc<BackendSession<HttpSession>>) -> BoxFuture<'a, ()> {
+    pub(super) fn reopen<'a>(
+        self: &'a Arc<Self>,
+        backend_session: &'a Arc<BackendSession<HttpSession>>,
+    ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let waits = !self.dial.renewals.of(&lane.caller.lane).is_empty();
-            let here = self.lanes.find(&lane.caller.lane).is_some_and(|known| Arc::ptr_eq(&known, lane));
+            let waits = !self.dial.renewals.of(&backend_session.caller.session_name).is_empty();
+            let here = self
+                .backend_sessions
+                .find(&backend_session.caller.session_name)
+                .is_some_and(|known| Arc::ptr_eq(&known, backend_session));
             if waits && here {
-                let _ = self.closed.run_until_cancelled(self.session(lane)).await;
+                let _ = self.closed.run_until_cancelled(self.session(backend_session)).await;
             }
         })
     }
 
     /// Makes sure that the next call gets another session than `old`.
-    pub(super) async fn discard(&self, lane: &BackendSession<HttpSession>, old: &Arc<HttpSession>) {
+    pub(super) async fn discard(&self, backend_session: &BackendSession<HttpSession>, old: &Arc<HttpSession>) {
         old.over.cancel();
-        let mut current = lane.session.lock().await;
+        let mut current = backend_session.session.lock().await;
         if current.as_ref().is_some_and(|session| Arc::ptr_eq(session, old)) {
             *current = None;
         }
@@ -118,7 +125,7 @@ impl HttpTransport {
             let revision = self.revision(Exchange::Stateless);
             let ping = BackendCall::of_hub(revision.ping_method(), None);
             let (body, headers) = self.alone(revision, &id, &ping);
-            self.pinged(&id, self.post(&body, &headers, None).await).await
+            self.pinged(&id, self.post(body, &headers, None).await).await
         } else {
             self.ping(session.as_ref()).await
         };

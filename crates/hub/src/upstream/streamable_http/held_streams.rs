@@ -76,7 +76,7 @@ enum HeldStreamAnswer {
 /// Holds the session's own stream: what belongs to no call comes here, and its end is a sign of death.
 pub(super) async fn hold_get(
     transport: Arc<HttpTransport>,
-    lane: Arc<BackendSession<HttpSession>>,
+    backend_session: Arc<BackendSession<HttpSession>>,
     session: Arc<HttpSession>,
 ) {
     let held = async {
@@ -94,7 +94,7 @@ pub(super) async fn hold_get(
                     // Without a session nothing says whether this is still the same process, and without an event's id nothing
                     // says what was sent in between.
                     let blind = session.id.is_none() || last_id.is_none();
-                    if opening.stream.handle_opened() && blind && lane.is_shared() {
+                    if opening.stream.handle_opened() && blind && backend_session.is_shared() {
                         look_again(&transport).await;
                     }
                 }
@@ -102,9 +102,9 @@ pub(super) async fn hold_get(
                 _ if !opening.stream.was_open() => return,
                 StatusCode::METHOD_NOT_ALLOWED => return,
                 // The session is gone, which is what a restart looks like.
-                status => return transport.session_gone(&lane, &session, &said(status)).await,
+                status => return transport.session_gone(&backend_session, &session, &said(status)).await,
             }
-            let (newer, retry) = follow(response, &transport, &lane, &session).await;
+            let (newer, retry) = follow(response, &transport, &backend_session, &session).await;
             last_id = newer.or(last_id);
             // Whether the backend lives must be known now: a proxy that only accepts connections may open it again.
             let step = opening.stream.handle_ended(retry, clock::since(asked));
@@ -118,7 +118,7 @@ pub(super) async fn hold_get(
 async fn follow(
     mut response: Response,
     transport: &Arc<HttpTransport>,
-    lane: &Arc<BackendSession<HttpSession>>,
+    backend_session: &Arc<BackendSession<HttpSession>>,
     session: &Arc<HttpSession>,
 ) -> (Option<String>, Option<Duration>) {
     let mut parser = SseParser::new(BYTES_MAX);
@@ -141,16 +141,16 @@ async fn follow(
             };
             // A request that names no call is this client's; its newest call can answer it best. Where all clients share
             // a session, it may have no recipient.
-            let (whose, newest) = lane.whose_word();
+            let (whose, newest) = backend_session.whose_word();
             let sink = match &message {
-                RpcMessage::Request(_) => newest.or_else(|| lane.caller.inbox.clone()),
+                RpcMessage::Request(_) => newest.or_else(|| backend_session.caller.inbox.clone()),
                 // Nor does a log line say whose it is.
                 RpcMessage::Notification(line)
                     if line.method == "notifications/message" && whose == Recipient::Ambiguous =>
                 {
                     continue;
                 }
-                _ => lane.caller.inbox.clone(),
+                _ => backend_session.caller.inbox.clone(),
             };
             pass_on(message, sink, !matches!(whose, Recipient::OneOfCalls(_)), transport, Some(session.clone())).await;
         }
@@ -168,7 +168,7 @@ pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
             let asked = clock::now();
             let id = transport.own_id();
             let (body, headers) = transport.alone(revision, &id, &listen);
-            let response = match opening.wait(Box::pin(transport.post(&body, &headers, None))).await {
+            let response = match opening.wait(Box::pin(transport.post(body, &headers, None))).await {
                 HeldStreamAnswer::Answered(response) => response,
                 HeldStreamAnswer::Again => continue,
                 HeldStreamAnswer::NotOffered => return,

@@ -25,7 +25,7 @@ use url::Url;
 
 use crate::call::facts::ServerFacts;
 use crate::call::{BackendCall, CallEnding, Caller, Exchange};
-use crate::fields::Raw;
+use crate::fields::{Raw, into_bytes};
 use crate::message::{self, RpcId};
 use crate::revision::{self, Revision};
 use crate::upstream::backend_session::{BackendSession, BackendSessions, HttpSession};
@@ -46,7 +46,7 @@ pub struct HttpTransport {
     /// What every POST has: what was configured, and what a message needs.
     headers: HeaderMap,
     pub(super) dial: Dial,
-    pub(super) lanes: BackendSessions<HttpSession>,
+    pub(super) backend_sessions: BackendSessions<HttpSession>,
     /// The hub's own session there; all clients share it where the server has no sessions.
     pub(super) shared: Arc<BackendSession<HttpSession>>,
     /// What all clients have subscribed to, where there are no sessions.
@@ -82,15 +82,15 @@ pub async fn dial(
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     let (remembered, closed) = (dial.exchange, dial.over.child_token());
-    let lanes = BackendSessions::default();
+    let backend_sessions = BackendSessions::default();
     let subscriptions = Subscriptions::new(dial.renewals.clone(), dial.generation);
-    let (shared, _) = lanes.of(&Caller::hub());
+    let (shared, _) = backend_sessions.of(&Caller::hub());
     let transport = Arc::new(HttpTransport {
         facts: std::sync::OnceLock::new(),
         endpoint,
         headers,
         dial,
-        lanes,
+        backend_sessions,
         shared,
         subscriptions,
         next_id: AtomicU64::new(1),
@@ -125,7 +125,7 @@ impl HttpTransport {
             for revision in revision::exchanging(Exchange::Stateless) {
                 let id = self.own_id();
                 let (body, headers) = self.alone(revision, &id, &revision.opening(&Caller::hub()));
-                let posted = self.post(&body, &headers, None).await;
+                let posted = self.post(body, &headers, None).await;
                 let response = posted.map_err(|error| HttpDialError::Failed(passing(error.why)))?;
                 found = match self.judge_probe(revision, response, &id).await {
                     ControlFlow::Break(found) => return found,
@@ -180,14 +180,14 @@ impl HttpTransport {
     /// `initialize` and all that belongs to it.
     pub(super) async fn open(
         self: &Arc<Self>,
-        lane: &Arc<BackendSession<HttpSession>>,
+        backend_session: &Arc<BackendSession<HttpSession>>,
     ) -> Result<(Arc<HttpSession>, ServerFacts), HttpDialError> {
         let id = self.own_id();
         let revision = revision::newest(Exchange::Session);
-        let opening = revision.opening(&lane.caller);
-        let body = message::request(&id, &opening.method, revision.params(&opening).as_ref());
+        let opening = revision.opening(&backend_session.caller);
+        let body = into_bytes(message::request(&id, &opening.method, revision.params(&opening).as_deref()));
         let failed = |reason: String| HttpDialError::Failed(passing(reason));
-        let response = self.post(&body, &[], None).await.map_err(|error| match error {
+        let response = self.post(body, &[], None).await.map_err(|error| match error {
             PostError { failure: PostFailure::NotSent, why: reason } => {
                 HttpDialError::Unreachable { reason, retry_after: None }
             }
@@ -223,8 +223,8 @@ impl HttpTransport {
         let asked = AskedByBackend::default();
         let session = Arc::new(HttpSession { id: session, headers, initialized: result, asked, over });
         let initialized = message::notification("notifications/initialized", None);
-        let _ = self.post(&initialized, &[], Some(&session)).await;
-        let kept = self.dial.renewals.of(&lane.caller.lane);
+        let _ = self.post(into_bytes(initialized), &[], Some(&session)).await;
+        let kept = self.dial.renewals.of(&backend_session.caller.session_name);
         if session.id.is_none() {
             self.subscriptions.renewed(&kept).await;
         }
@@ -239,44 +239,47 @@ impl HttpTransport {
         let warming = async {
             for caller in self.dial.renewals.callers() {
                 if self.facts().exchange_with(caller.exchange) == Exchange::Session {
-                    let _ = self.session(&self.lane(&caller)).await;
+                    let _ = self.session(&self.backend_session(&caller)).await;
                 }
             }
         };
         self.closed.run_until_cancelled(warming).await;
     }
 
-    fn lane(self: &Arc<Self>, caller: &Caller) -> Arc<BackendSession<HttpSession>> {
+    fn backend_session(self: &Arc<Self>, caller: &Caller) -> Arc<BackendSession<HttpSession>> {
         if mutant("give-all-clients-one-session") {
             return self.shared.clone();
         }
-        let (lane, gone) = self.lanes.of(caller);
+        let (backend_session, gone) = self.backend_sessions.of(caller);
         if let Some(gone) = gone {
             let transport = self.clone();
             tokio::spawn(async move { transport.leave(&gone).await });
         }
-        lane
+        backend_session
     }
 
-    pub fn has_session(&self, lane: &str) -> bool {
-        self.lanes.find(lane).is_some_and(|lane| lane.has(|session| session.id.is_some()))
+    pub fn has_session(&self, session_name: &str) -> bool {
+        self.backend_sessions
+            .find(session_name)
+            .is_some_and(|backend_session| backend_session.has(|session| session.id.is_some()))
     }
 
-    /// The lane's session, made once however many calls want it.
+    /// Its session, made once however many calls want it.
     pub(super) async fn session(
         self: &Arc<Self>,
-        lane: &Arc<BackendSession<HttpSession>>,
+        backend_session: &Arc<BackendSession<HttpSession>>,
     ) -> Result<Arc<HttpSession>, HttpDialError> {
-        let mut current = lane.session.lock().await;
+        let mut current = backend_session.session.lock().await;
         if let Some(session) = &*current {
             return Ok(session.clone());
         }
         let late = |_| HttpDialError::Failed(passing("it did not answer `initialize` in time"));
-        let (session, _) = tokio::time::timeout(SESSION_TIMEOUT, self.open(lane)).await.map_err(late)??;
+        let (session, _) =
+            tokio::time::timeout(SESSION_TIMEOUT, Box::pin(self.open(backend_session))).await.map_err(late)??;
         *current = Some(session.clone());
         // Without sessions no stream is one client's; what is said to all comes over ours.
-        if session.id.is_some() || lane.is_shared() {
-            tokio::spawn(held_streams::hold_get(self.clone(), lane.clone(), session.clone()));
+        if session.id.is_some() || backend_session.is_shared() {
+            tokio::spawn(held_streams::hold_get(self.clone(), backend_session.clone(), session.clone()));
         }
         Ok(session)
     }
@@ -294,31 +297,31 @@ impl HttpTransport {
     pub(super) async fn call_in_session(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         // A backend without sessions does not know its clients apart, so they share ours.
         let sessionless = self.shared.session.lock().await.as_ref().is_some_and(|session| session.id.is_none());
-        let lane = if sessionless { self.shared.clone() } else { self.lane(&call.caller) };
-        self.make(call, Some(&lane)).await
+        let backend_session = if sessionless { self.shared.clone() } else { self.backend_session(&call.caller) };
+        self.make(call, Some(&backend_session)).await
     }
 
     pub async fn notify(self: &Arc<Self>, caller: &Caller, method: &str, params: Option<Raw>) {
         let body = message::notification(method, params.as_ref());
         if self.facts().exchange_with(caller.exchange) == Exchange::Session {
-            let lane = self.lanes.find(&caller.lane);
-            let Some(lane) = lane else { return };
-            let session = lane.session.lock().await.clone();
+            let backend_session = self.backend_sessions.find(&caller.session_name);
+            let Some(backend_session) = backend_session else { return };
+            let session = backend_session.session.lock().await.clone();
             if let Some(session) = session {
-                let _ = self.post(&body, &[], Some(&session)).await;
+                let _ = self.post(into_bytes(body), &[], Some(&session)).await;
             }
         }
     }
 
-    pub async fn end_backend_session(self: &Arc<Self>, lane: &str) {
-        if let Some(lane) = self.lanes.remove(lane) {
-            self.leave(&lane).await;
+    pub async fn end_backend_session(self: &Arc<Self>, session_name: &str) {
+        if let Some(backend_session) = self.backend_sessions.remove(session_name) {
+            self.leave(&backend_session).await;
         }
         self.end_unwanted().await;
     }
 
-    async fn leave(&self, lane: &BackendSession<HttpSession>) {
-        let session = lane.session.lock().await.take();
+    async fn leave(&self, backend_session: &BackendSession<HttpSession>) {
+        let session = backend_session.session.lock().await.take();
         if let Some(session) = session {
             self.farewell(&session).await;
         }
@@ -335,11 +338,11 @@ impl HttpTransport {
 
     pub fn close(self: &Arc<Self>) {
         self.closed.cancel();
-        let lanes = self.lanes.drain();
+        let backend_sessions = self.backend_sessions.drain();
         let transport = self.clone();
         tokio::spawn(async move {
-            for lane in lanes {
-                transport.leave(&lane).await;
+            for backend_session in backend_sessions {
+                transport.leave(&backend_session).await;
             }
         });
     }
@@ -351,7 +354,7 @@ impl HttpTransport {
 
 impl fmt::Debug for HttpTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HttpTransport({} sessions)", self.lanes.len())
+        write!(f, "HttpTransport({} sessions)", self.backend_sessions.len())
     }
 }
 
@@ -381,9 +384,9 @@ impl HttpTransport {
     /// Sends a request whose answer is not awaited.
     pub(super) async fn ask(self: &Arc<Self>, session: &Arc<HttpSession>, method: &str, params: Option<&Raw>) {
         let id = self.own_id();
-        let body = message::request(&id, method, params);
+        let body = into_bytes(message::request(&id, method, params.map(|raw| &**raw)));
         let asked = async {
-            if let Ok(response) = self.post(&body, &[], Some(session)).await {
+            if let Ok(response) = self.post(body, &[], Some(session)).await {
                 response::read_response(response, &id, None, self, Some(session)).await;
             }
         };

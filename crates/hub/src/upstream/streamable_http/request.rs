@@ -19,7 +19,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use super::response::{self, ResponseOutcome, is_stream};
 use super::{HttpDialError, HttpTransport};
 use crate::call::{BackendCall, CallEnding, Exchange};
-use crate::fields::Raw;
+use crate::fields::into_bytes;
 use crate::message::{self, RpcId};
 use crate::revision::Revision;
 use crate::upstream::backend_session::{BackendSession, HttpSession, SessionCall};
@@ -35,7 +35,7 @@ pub(in crate::upstream) struct PostError {
 /// A call in a session whose request may be out: if its caller leaves, the call is cancelled at the backend.
 struct OpenCall<'a> {
     transport: &'a Arc<HttpTransport>,
-    lane: &'a BackendSession<HttpSession>,
+    backend_session: &'a BackendSession<HttpSession>,
     session: Arc<HttpSession>,
     id: RpcId,
     over: bool,
@@ -44,12 +44,12 @@ struct OpenCall<'a> {
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         if !self.over {
-            self.lane.give_up(self.id.as_number().unwrap_or_default());
+            self.backend_session.give_up(self.id.as_number().unwrap_or_default());
         }
         if !self.over && !self.transport.closed.is_cancelled() {
             let body = message::notification("notifications/cancelled", Some(&cancelled(&self.id)));
             let (transport, session) = (self.transport.clone(), self.session.clone());
-            tokio::spawn(async move { transport.post(&body, &[], Some(&session)).await.map(drop) });
+            tokio::spawn(async move { transport.post(into_bytes(body), &[], Some(&session)).await.map(drop) });
         }
     }
 }
@@ -73,27 +73,28 @@ impl HttpTransport {
     pub(super) async fn make(
         self: &Arc<Self>,
         call: &BackendCall,
-        lane: Option<&Arc<BackendSession<HttpSession>>>,
+        backend_session: Option<&Arc<BackendSession<HttpSession>>>,
     ) -> CallEnding {
-        let place = match lane {
+        let place = match backend_session {
             None => SessionPlace::Stateless,
-            Some(lane) if lane.is_shared() => SessionPlace::OfHub,
+            Some(backend_session) if backend_session.is_shared() => SessionPlace::OfHub,
             Some(_) => SessionPlace::OfClient,
         };
         let id = self.own_id();
         let number = id.as_number().unwrap_or_default();
-        let _listed = lane.map(|lane| SessionCall::new(lane, number, &call.caller, call.sink.clone()));
-        let in_session = lane.map(|_| {
+        let _listed = backend_session
+            .map(|backend_session| SessionCall::new(backend_session, number, &call.caller, call.sink.clone()));
+        let in_session = backend_session.map(|_| {
             let params = self.revision(Exchange::Session).params(call);
-            message::request(&id, &call.method, params.as_ref())
+            into_bytes(message::request(&id, &call.method, params.as_deref()))
         });
         let (outcome, status) = (ResponseOutcome::Other(String::new()), StatusCode::OK);
         let (session, open, response, last_id, why) = (None, None, None, None, String::new());
         let mut so_far = CallProgress { id, session, open, response, status, outcome, last_id, why };
         let (mut machine, mut step) = UpstreamCall::begin(place);
         loop {
-            let next = match (step, lane) {
-                (CallStep::Open, Some(lane)) => match self.session(lane).await {
+            let next = match (step, backend_session) {
+                (CallStep::Open, Some(backend_session)) => match self.session(backend_session).await {
                     // The session is the answer: it was made for this client, with what this client can do.
                     Ok(session) if call.method == "initialize" => {
                         return CallEnding::answered(Ok(session.initialized.clone()));
@@ -113,7 +114,14 @@ impl HttpTransport {
                     if !wait.is_zero() {
                         tokio::time::sleep(wait).await;
                     }
-                    let posted = self.post_call(call, in_session.as_ref(), lane.map(|lane| &**lane), &mut so_far).await;
+                    let posted = self
+                        .post_call(
+                            call,
+                            in_session.as_ref(),
+                            backend_session.map(|backend_session| &**backend_session),
+                            &mut so_far,
+                        )
+                        .await;
                     machine.handle_posted(posted)
                 }
                 (CallStep::Read, _) => {
@@ -124,20 +132,20 @@ impl HttpTransport {
                     if doubt {
                         self.suspect("the stream of a call was not opened in time");
                     }
-                    match self.resume_call(call, pause, &mut so_far).await {
+                    match Box::pin(self.resume_call(call, pause, &mut so_far)).await {
                         Ok(reading) => machine.handle_read(reading),
                         Err(failure) => machine.handle_not_resumed(failure),
                     }
                 }
-                (CallStep::AskSession { discard }, Some(lane)) => {
+                (CallStep::AskSession { discard }, Some(backend_session)) => {
                     let Some(session) = so_far.session.clone() else { break };
-                    let outcome = self.ping_in_time(Some(&session)).await;
+                    let outcome = Box::pin(self.ping_in_time(Some(&session))).await;
                     if discard && outcome.is_forgotten() {
-                        self.discard(lane, &session).await;
+                        Box::pin(self.discard(backend_session, &session)).await;
                     }
                     machine.handle_session_asked(outcome)
                 }
-                (CallStep::AskServer, _) => machine.handle_server_asked(self.confirm_in_time().await),
+                (CallStep::AskServer, _) => machine.handle_server_asked(Box::pin(self.confirm_in_time()).await),
                 (CallStep::End(conclusion), _) => return self.concluded(conclusion, so_far),
                 (CallStep::Open | CallStep::AskSession { .. }, None) => break,
             };
@@ -185,28 +193,31 @@ impl HttpTransport {
     async fn post_call<'a>(
         self: &'a Arc<Self>,
         call: &BackendCall,
-        in_session: Option<&Raw>,
-        lane: Option<&'a BackendSession<HttpSession>>,
+        in_session: Option<&Bytes>,
+        backend_session: Option<&'a BackendSession<HttpSession>>,
         so_far: &mut CallProgress<'a>,
     ) -> Result<(ResponseStatus, Option<Duration>), PostFailure> {
         let posted = match in_session {
             Some(body) => {
-                if let (Some(lane), Some(session)) = (lane, so_far.session.clone()) {
+                if let (Some(backend_session), Some(session)) = (backend_session, so_far.session.clone()) {
                     let id = so_far.id.clone();
-                    so_far.open = Some(OpenCall { transport: self, lane, session, id, over: false });
+                    so_far.open = Some(OpenCall { transport: self, backend_session, session, id, over: false });
                 }
-                self.post(body, &[], so_far.session.as_deref()).await
+                self.post(body.clone(), &[], so_far.session.as_deref()).await
             }
             None => {
                 so_far.id = self.own_id();
                 let (body, headers) = self.alone(self.revision(Exchange::Stateless), &so_far.id, call);
-                self.post(&body, &headers, None).await
+                self.post(body, &headers, None).await
             }
         };
         match posted {
             Ok(response) => {
                 let (status, wait) = (response.status(), retry_after(&response));
-                (so_far.status, so_far.why) = (status, refusal(status));
+                so_far.status = status;
+                if !status.is_success() {
+                    so_far.why = refusal(status);
+                }
                 so_far.response = Some(response);
                 Ok((status_of(status), wait))
             }
@@ -271,7 +282,7 @@ impl HttpTransport {
 
     pub(in crate::upstream) async fn post(
         &self,
-        body: &Raw,
+        body: Bytes,
         headers: &[(String, String)],
         session: Option<&HttpSession>,
     ) -> Result<Response, PostError> {
@@ -283,7 +294,6 @@ impl HttpTransport {
             };
             all.append(sent, value);
         }
-        let body = Bytes::from(body.get().to_owned());
         self.dial.http.send(Method::POST, &self.endpoint, all, body).await.map_err(|error| PostError {
             failure: if error.is_unsent || mutant("take-a-cut-for-unsent") {
                 PostFailure::NotSent
@@ -317,9 +327,9 @@ impl HttpTransport {
         revision: &dyn Revision,
         id: &RpcId,
         call: &BackendCall,
-    ) -> (Raw, Vec<(String, String)>) {
+    ) -> (Bytes, Vec<(String, String)>) {
         let params = revision.params(call);
-        let headers = revision.headers(call, params.as_ref());
-        (message::request(id, &call.method, params.as_ref()), headers)
+        let headers = revision.headers(call, params.as_deref());
+        (into_bytes(message::request(id, &call.method, params.as_deref())), headers)
     }
 }

@@ -9,6 +9,7 @@ use super::HttpTransport;
 use crate::call::server_request::{AnswerReceiver, ask, own_answer};
 use crate::call::{Inbound, InboundSink};
 use crate::catalogue::ListKind;
+use crate::fields::into_bytes;
 use crate::message::{self, BYTES_MAX, Malformed, RpcId, RpcMessage, RpcRequest, RpcResult};
 use crate::revision;
 use crate::scan::JsonScan;
@@ -127,7 +128,7 @@ pub(super) fn refuse(
 ) {
     let Some(refusal) = why.refusal(scan) else { return };
     let (transport, session) = (transport.clone(), session.cloned());
-    tokio::spawn(async move { transport.post(&refusal, &[], session.as_deref()).await.map(drop) });
+    tokio::spawn(async move { transport.post(into_bytes(refusal), &[], session.as_deref()).await.map(drop) });
 }
 
 /// A notification goes where it belongs; a request too, and its answer goes back to the backend.
@@ -188,7 +189,7 @@ fn answer(
         // If the backend is gone or has cancelled its request, the answer is not sent.
         let Some(answer) = answer else { return };
         let body = message::response(&id, &answer);
-        let _ = transport.post(&body, &[], session.as_deref()).await;
+        let _ = transport.post(into_bytes(body), &[], session.as_deref()).await;
     });
 }
 

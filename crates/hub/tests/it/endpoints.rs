@@ -1,4 +1,4 @@
-//! The hub's tools are the same on every face: over HTTP and over stdio, for clients of both eras, field by field.
+//! The hub's tools are the same on every endpoint: over HTTP and over stdio, for clients of both eras, field by field.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Programs that several clients use, when something goes wrong: whatever befalls one client's process is nobody else's trouble, and
-//! what is said late is nobody else's news.
+//! Programs that several clients use, when something goes wrong: what happens to one client's process concerns no other client, and
+//! what is said late reaches no other client.
 
 use std::path::Path;
 use std::sync::Arc;
