@@ -86,6 +86,7 @@ pub const FLAWS: &[PlantedFlaw] = &[
     flaw("take-unreadable-for-gone", "a place in a log that cannot be read now counts as one that is gone"),
     flaw("mix-the-streams-of-a-session", "the stream of a call has what is said on the others of its session"),
     flaw("take-a-stream-up-one-early", "who takes up the stream of a call is given what it has"),
+    flaw("lua-takes-a-late-commit", "the script does a commit that came late, after others of the same writer"),
     flaw("leave-what-a-loss-left", "a node does not look after what a loss of Redis has left behind"),
 ];
 

@@ -100,6 +100,11 @@ fn is_less(a: &[u8], b: &[u8]) -> bool {
     (a.len(), a) < (b.len(), b)
 }
 
+/// The process that made a commit, and the how-many-th of its commits it is, in the id of that.
+fn numbered(id: &[u8]) -> Option<(&str, &str)> {
+    text(id).strip_suffix(';')?.split_once('.')
+}
+
 /// How many events of a log are kept, by the kind in its record.
 fn by_kind(kind: Option<&Bytes>, others: u64, tasks: u64, nodes: u64) -> u64 {
     match kind.map(AsRef::as_ref) {
@@ -163,6 +168,12 @@ impl ScriptRun<'_> {
             return RespReply::words(["none"]);
         } else if is_less(&fence, &known_fence) && !mutant("lua-forgets-the-fence") {
             return RespReply::list([word("stale"), known_fence]);
+        } else if fence != "0" && fence == known_fence && !mutant("lua-takes-a-late-commit") {
+            let (writer, nth) = numbered(&id).unwrap_or_default();
+            let (last_writer, last_nth) = known_id.as_ref().and_then(|id| numbered(id)).unwrap_or_default();
+            if !writer.is_empty() && writer == last_writer && is_less(nth.as_bytes(), last_nth.as_bytes()) {
+                return RespReply::words(["late"]);
+            }
         }
         let mut epoch = epoch.unwrap_or_default();
         let count = number(&take());

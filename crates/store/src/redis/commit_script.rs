@@ -97,6 +97,9 @@ pub fn read(log: &LogId, given: Fence, value: Value) -> Result<ScriptReply, Stor
                 "Redis has lost an earlier commit, so its writer has to look again".into(),
             ));
         }
+        "late" => {
+            return Err(StoreError::InDoubt("a later commit of the same writer was done before this one".into()));
+        }
         "stale" => {
             let current = Fence(parts.next().and_then(number).ok_or_else(strange)?);
             return Err(StoreError::StaleFence { given, current });

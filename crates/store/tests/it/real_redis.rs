@@ -136,27 +136,37 @@ impl Cluster {
     }
 }
 
-/// Stands between a store and Redis, and cuts the line the moment an answer to a commit comes back.
+/// Stands between a store and Redis, and cuts the line the moment an answer to a commit comes back. It keeps a copy of what was sent.
 pub struct Proxy {
     pub port: u16,
     swallow: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+    sent: SentPieces,
 }
+
+type SentPieces = std::sync::Arc<std::sync::Mutex<Vec<Vec<u8>>>>;
 
 impl Proxy {
     pub async fn start(to: u16) -> Proxy {
         let swallow = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let sent = SentPieces::default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn({
-            let swallow = swallow.clone();
+            let (swallow, sent) = (swallow.clone(), sent.clone());
             async move {
                 while let Ok((client, _)) = listener.accept().await {
                     let Ok(server) = tokio::net::TcpStream::connect(("127.0.0.1", to)).await else { continue };
-                    tokio::spawn(carry(client, server, swallow.clone()));
+                    tokio::spawn(carry(client, server, swallow.clone(), sent.clone()));
                 }
             }
         });
-        Proxy { port, swallow }
+        Proxy { port, swallow, sent }
+    }
+
+    /// The last piece with this in it that was sent to Redis.
+    pub fn last_sent(&self, part: &str) -> Vec<u8> {
+        let has_it = |piece: &&Vec<u8>| piece.windows(part.len()).any(|window| window == part.as_bytes());
+        self.sent.lock().unwrap().iter().rfind(has_it).unwrap().clone()
     }
 
     /// The next so many answers to commits are lost on the way.
@@ -173,11 +183,20 @@ async fn carry(
     client: tokio::net::TcpStream,
     server: tokio::net::TcpStream,
     swallow: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+    sent: SentPieces,
 ) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let there = tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
+    let there = tokio::spawn(async move {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
+            sent.lock().unwrap().push(buffer[..read].to_vec());
+            if to_server.write_all(&buffer[..read]).await.is_err() {
+                break;
+            }
+        }
+    });
     let mut buffer = vec![0; 64 << 10];
     while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
         let is_done = buffer[..read].windows(4).any(|window| window == b"done");

@@ -1,6 +1,7 @@
 //! What becomes of logs when Redis forgets, restarts, hangs, fills up or is replaced: nothing is lost without a word, and
 //! nothing is done twice.
 
+use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -184,6 +185,27 @@ async fn a_server_that_syncs_each_second_may_have_lost_something_so_its_restart_
     assert_eq!(after.epoch_first, first, "the new epoch begins with the first event after the restart");
     assert_eq!(add(&store, fence, &["d"]).await, Ok(first.next()));
     assert_eq!(store.extent(&id("log")).await.unwrap().epoch, after.epoch, "once for each restart");
+}
+
+/// What was sent on a connection that was given up may arrive after it was sent again on another one, and others have followed.
+#[tokio::test]
+#[ignore = "needs Redis"]
+async fn a_copy_of_a_commit_that_comes_late_is_not_done_once_more() {
+    let redis = Redis::start(&[]);
+    let proxy = Proxy::start(redis.port).await;
+    let url = format!("redis://127.0.0.1:{}", proxy.port);
+    let store = RedisStore::open(options(&url, bowline_store::contract::PLENTY)).await.unwrap();
+    let fence = started(&store, &[]).await;
+    add(&store, fence, &["delayed"]).await.unwrap();
+    add(&store, fence, &["second"]).await.unwrap();
+    let mut late = std::net::TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
+    late.write_all(&proxy.last_sent("delayed")).unwrap();
+    let mut answer = [0; 64];
+    let read = late.read(&mut answer).unwrap();
+    assert!(String::from_utf8_lossy(&answer[..read]).contains("late"), "{answer:?}");
+    add(&store, fence, &["third"]).await.unwrap();
+    let found: Vec<String> = texts(&store, "log").await.into_iter().map(|(_, text)| text).collect();
+    assert_eq!(found, ["delayed", "second", "third"]);
 }
 
 #[tokio::test]

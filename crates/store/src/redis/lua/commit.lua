@@ -49,6 +49,14 @@ elseif not epoch then
   return {'none'}
 elseif less(fence, known[5]) then
   return {'stale', known[5]}
+elseif fence ~= '0' and fence == known[5] then
+  -- One process at a time has this fence, and it numbers its commits. An earlier number is a copy of a commit that was
+  -- sent again on another connection, done there, and followed by others: it came late, and is not done once more.
+  local writer, nth = string.match(id, '^(%x+)%.(%d+);$')
+  local last_writer, last_nth = string.match(known[7] or '', '^(%x+)%.(%d+);$')
+  if writer and writer == last_writer and less(nth, last_nth) then
+    return {'late'}
+  end
 end
 local count = tonumber(take())
 if next + count > 9007199254740991 then
