@@ -3,7 +3,8 @@
 //! One batch is under way at a time, and the next one gathers meanwhile. A batch has at most one operation for each log. So
 //! when an answer is lost, the log's last commit is the only one in doubt, and the log knows its last commit by id: the
 //! same commit sent again is answered as it was, and not done twice. What stays in doubt until its time is up is reported
-//! as such.
+//! as such. What was sent on a connection that was given up may arrive after it was sent again on another, and after the
+//! commits that followed: commits are numbered, and the script refuses an earlier number under the same fence.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
