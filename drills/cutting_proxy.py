@@ -32,7 +32,7 @@ class Connection:
                 counts["delayed pieces"] += 1
                 await asyncio.sleep(random.uniform(0, 0.2))
             if self.left is not None:
-                passed, self.left = piece[:self.left], self.left - len(piece)
+                passed, self.left = piece[:max(self.left, 0)], self.left - len(piece)
                 writer.write(passed)
                 if self.left <= 0:
                     self.struck.set()

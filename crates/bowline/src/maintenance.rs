@@ -127,11 +127,9 @@ impl Maintenance {
         Ok(())
     }
 
-    /// The store has lost what it had answered, perhaps the end of a run whose session is not awake any more. What no living
-    /// node has in hand is continued or ended here, unless another was faster; what is awake here looks whether it still stands.
+    /// The store may have lost what it had answered, perhaps the end of a run whose session is not awake any more. What no living
+    /// node has in hand is continued or ended here, unless another was faster.
     pub async fn take_up_after_loss(&self) -> Result<(), StoreError> {
-        self.sessions.verify_all();
-        self.tasks.verify_all();
         let (sessions, tasks) = self.take_up(None).await?;
         tracing::info!(sessions, tasks, "looked after what the store has lost");
         Ok(())

@@ -19,6 +19,7 @@ use bowline_store::{
     WakeSet,
 };
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 
 use crate::cluster::{Cluster, NodeRecord, PeerCommand, RemoteAsk, Seen, WIRE_VERSION, read_envelope};
 use crate::hub;
@@ -188,7 +189,7 @@ pub async fn heartbeats(member: Arc<ClusterMember>) {
     let cluster = &member.cluster;
     let every = cluster.ttl / 8;
     let (mut beat, mut due, mut shown) = (1, clock::now(), cluster.clock.uptime());
-    let mut epoch: Option<Epoch> = None;
+    let (mut epoch, mut recovery): (Option<Epoch>, Option<AbortHandle>) = (None, None);
     loop {
         let now = clock::now();
         if now >= due {
@@ -205,7 +206,8 @@ pub async fn heartbeats(member: Arc<ClusterMember>) {
                     let was = epoch.replace(stored.epoch.clone());
                     if was.is_some_and(|was| was != stored.epoch) && !mutant("leave-what-a-loss-left") {
                         // The log of this node is in another epoch, so what the store had answered last may be gone.
-                        look_after_loss(&member);
+                        let recovers = recover_from_loss(&member);
+                        recovery.replace(recovers).inspect(AbortHandle::abort);
                     }
                     let uptime = cluster.clock.uptime();
                     if uptime.saturating_sub(shown) >= cluster.ttl * 3 / 4 {
@@ -285,15 +287,22 @@ fn take_over(member: &Arc<ClusterMember>, node: Holder) {
     });
 }
 
-fn look_after_loss(member: &Arc<ClusterMember>) {
-    tracing::warn!("the store has lost what it had answered; what that left behind is taken up");
-    let (maintenance, retry_every) = (member.maintenance.clone(), member.cluster.ttl / 8);
-    tokio::spawn(async move {
-        while let Err(error) = maintenance.take_up_after_loss().await {
-            tracing::warn!(%error, "what a loss of the store left behind could not all be taken up; it is tried again");
+/// Takes up what a loss of the store may have left behind, as often as it takes.
+fn recover_from_loss(member: &Arc<ClusterMember>) -> AbortHandle {
+    tracing::warn!("the store may have lost what it had answered; what that leaves behind is taken up");
+    let (member, retry_every) = (member.clone(), member.cluster.ttl / 8);
+    let recovers = tokio::spawn(async move {
+        member.sessions.verify_all();
+        member.tasks.verify_all();
+        loop {
+            match member.maintenance.take_up_after_loss().await {
+                Ok(()) | Err(StoreError::Closed) => return,
+                Err(error) => tracing::warn!(%error, "not all could be taken up; it is tried again"),
+            }
             tokio::time::sleep(retry_every).await;
         }
     });
+    recovers.abort_handle()
 }
 
 /// Writes this node's record, which is its heartbeat.

@@ -95,7 +95,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// All of them. What is laid around those of the hub is also in [`service`], which serves most of its requests.
+    /// All of them. What is laid around those of the hub is also in `http/service`, which serves most of its requests.
     pub fn service(self) -> EndpointService {
         let mcp = self.mcp.clone();
         let ChatState { admission, limits, .. } = &self.chat;

@@ -273,10 +273,11 @@ impl SessionActor {
     /// After this node was away for so long that others may have taken what is its own, or the store has lost what it had
     /// answered. A commit says whether the last one still stands.
     pub(super) async fn verify(&mut self) {
-        if matches!(self.shared.logs.placement.locate(&self.log).await, Ok(Location::Here)) {
-            self.flush().await;
-        } else {
-            self.writer.reset();
+        match self.shared.logs.placement.locate(&self.log).await {
+            Ok(Location::Here) => self.flush().await,
+            Ok(Location::There(_)) => self.writer.reset(),
+            // The store cannot say; the commit will, once it is back.
+            Err(_) => self.flush_later(),
         }
     }
 }

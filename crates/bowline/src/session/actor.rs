@@ -219,6 +219,11 @@ impl SessionActor {
     pub(super) async fn flush(&mut self) {
         let change = self.change();
         if let Err(refusal) = self.commit(change).await {
+            if refusal.code == ErrorCode::SessionNotFound {
+                // Its log is gone, so there is nothing to try again. Activation finds the same, and turns all away.
+                self.writer.reset();
+                return;
+            }
             tracing::debug!(session = %self.id, %refusal, "a mark cannot be stored yet");
             self.flush_at = Some(clock::now() + FLUSH_RETRY);
         } else if self.run.is_none() && self.record.turn.active().is_none() {

@@ -320,7 +320,7 @@ impl Sessions {
         }
     }
 
-    /// Lets every actor look whether its session is still this node's.
+    /// Lets every actor look whether its session is still this node's, and write, which shows whether its last commit still stands.
     pub fn verify_all(&self) {
         // One that is too busy to take it finds out when it writes.
         self.directory.offer(|| Box::new(SessionCommand::unasked(SessionRequest::Verify)));

@@ -42,18 +42,26 @@ impl QueuedMessage {
     }
 
     pub async fn fate(&self, logs: &Logs) -> Result<QueuedFate, Refusal> {
+        if let Some(turn) = self.turn(logs).await? {
+            return Ok(QueuedFate::Begun(turn));
+        }
+        let log = self.follower.log();
+        let stored = logs.store.record(log).await.map_err(|error| refusals::of_store(&error))?;
+        let record = stored.and_then(|stored| SessionRecord::decode(&stored.body).ok());
+        if record.is_some_and(|record| record.life == Life::Active) {
+            // Also if nothing is known of it: a store that has lost it may get it again under the same id.
+            return Ok(QueuedFate::Waiting);
+        }
+        // Its turn may have begun, and the session ended, between the two looks.
+        Ok(self.turn(logs).await?.map_or(QueuedFate::Dropped, QueuedFate::Begun))
+    }
+
+    /// The event with which its turn begins, once it has one.
+    async fn turn(&self, logs: &Logs) -> Result<Option<Seq>, Refusal> {
         let (log, key) = (self.follower.log(), keys::idempotency(&self.message));
         let item = logs.store.item(log, &key).await.map_err(|error| refusals::of_store(&error))?;
         let accepted: Option<AcceptedMessage> = decode(log, &key, item)?;
-        // What is kept of it outlives its wait. If there is nothing, it had its turn long ago, or its log is a tombstone.
-        let Some(accepted) = accepted else { return Ok(QueuedFate::Dropped) };
-        if let Some(turn) = accepted.seq.and_then(Seq::new) {
-            return Ok(QueuedFate::Begun(turn));
-        }
-        let stored = logs.store.record(log).await.map_err(|error| refusals::of_store(&error))?;
-        let record = stored.and_then(|stored| SessionRecord::decode(&stored.body).ok());
-        let is_alive = record.is_some_and(|record| record.life == Life::Active);
-        Ok(if is_alive { QueuedFate::Waiting } else { QueuedFate::Dropped })
+        Ok(accepted.and_then(|accepted| accepted.seq).and_then(Seq::new))
     }
 
     pub fn follower(&self) -> &Follower {

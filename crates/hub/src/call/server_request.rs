@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::call::{Caller, Conversation, Inbound, InboundSink};
+use crate::config::BackendKey;
 use crate::fields::{Fields, Raw};
 use crate::message::{self, RpcRequest, RpcResult};
 use crate::seal::Seal;
@@ -142,8 +143,9 @@ pub struct SuspendedCall {
     /// What came after the questions, for the request that resumes the call.
     pub said: VecDeque<Raw>,
     pub principal: Principal,
-    /// By whom it was made. Until its questions are answered, their names are taken in the caller's session at the server.
+    /// By whom it was made, and at which server. Until its questions are answered, their names are taken in the caller's session there.
     pub caller: Caller,
+    pub server: Option<BackendKey>,
     /// The method and the name of what was called; an answer counts only for the same.
     pub subject: String,
     pub until: Instant,
@@ -201,16 +203,20 @@ impl SuspendedCalls {
         Some(state)
     }
 
-    /// The caller in a session in which none of these calls waits: there is no telling which of two calls a question there would be of, and
-    /// a name is free only once. Where all are taken, it is the one that it would be anyway.
-    pub fn apart(&self, caller: Caller) -> Caller {
+    /// The caller in a session in which none of these calls waits at this server: there is no telling which of two calls a question there
+    /// would be of, and a name is free only once. Where all are taken, it is the one that it would be anyway. Calls that are made while none
+    /// waits share a session all the same.
+    pub fn apart(&self, caller: Caller, server: impl FnOnce() -> Option<BackendKey>) -> Caller {
         let suspended = self.lock();
-        let taken: Vec<usize> = suspended
-            .values()
-            .filter(|call| call.is_awaited() && call.caller.is_alike(&caller))
-            .map(|call| call.caller.number)
-            .collect();
+        let alike = suspended.values().filter(|call| call.is_awaited() && call.caller.is_alike(&caller));
+        let alike: Vec<(usize, Option<BackendKey>)> =
+            alike.map(|call| (call.caller.number, call.server.clone())).collect();
         drop(suspended);
+        if alike.is_empty() {
+            return caller;
+        }
+        let server = server();
+        let taken: Vec<usize> = alike.into_iter().filter(|(_, at)| *at == server).map(|(number, _)| number).collect();
         let free = (0..SESSIONS_MAX).find(|number| !taken.contains(number));
         caller.numbered(free.unwrap_or_default())
     }
@@ -334,6 +340,10 @@ mod suspended_tests {
         Caller::without_session(principal, ClientFacts { capabilities: no_capabilities(), info: our_info() })
     }
 
+    fn server(name: &str) -> BackendKey {
+        BackendKey { owner: None, name: name.into() }
+    }
+
     fn waiting(principal: &Principal, caller: Caller, subject: &str) -> SuspendedCall {
         SuspendedCall {
             conversation: Conversation::begin(|_| Box::pin(std::future::pending())),
@@ -341,6 +351,7 @@ mod suspended_tests {
             said: VecDeque::new(),
             principal: principal.clone(),
             caller,
+            server: Some(server("one")),
             subject: subject.to_owned(),
             until: clock::now(),
             gone: CancellationToken::new(),
@@ -353,13 +364,15 @@ mod suspended_tests {
         let [alice, bob] = ["alice", "bob"].map(|name| Principal::parse(name).unwrap());
         let mut states = Vec::new();
         for expected in (0..SESSIONS_MAX).chain([0]) {
-            let caller = suspended.apart(caller(&alice));
+            let caller = suspended.apart(caller(&alice), || Some(server("one")));
             assert_eq!(caller.number, expected);
             states.extend(suspended.suspend(waiting(&alice, caller, ""), None));
         }
-        assert_eq!(suspended.apart(caller(&bob)).number, 0, "another client has sessions of its own");
+        let number = |who, at| suspended.apart(caller(who), || Some(server(at))).number;
+        assert_eq!(number(&bob, "one"), 0, "another client has sessions of its own");
+        assert_eq!(number(&alice, "two"), 0, "at another server none of them waits");
         suspended.take(&states[3], &alice, "").unwrap();
-        assert_eq!(suspended.apart(caller(&alice)).number, 3);
+        assert_eq!(number(&alice, "one"), 3);
     }
 
     #[test]

@@ -72,9 +72,12 @@ struct WrittenSpec {
     env: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<PathBuf>,
-    /// The version of the protocol in which it is spoken to. The store has it as `era`, in words that were there before.
-    #[serde(rename = "era", alias = "revision", skip_serializing_if = "Option::is_none")]
+    /// The version of the protocol in which it is spoken to.
+    #[serde(skip_serializing)]
     revision: Option<String>,
+    /// The same, in words that were there before; the store has it so. An entry for nodes of both kinds may have both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    era: Option<String>,
     disabled: bool,
 }
 
@@ -154,13 +157,13 @@ impl ServerSpec {
             }
             _ => return Err(SpecError::Kind),
         };
-        let exchange = written.revision.as_deref().map(exchange_of).transpose()?;
+        let exchange = written.revision.as_deref().or(written.era.as_deref()).map(exchange_of).transpose()?;
         Ok(ServerSpec { target, exchange, disabled: written.disabled })
     }
 
     /// The entry again, secrets and all: for the store, never for people.
     pub fn write(&self) -> Value {
-        let revision =
+        let era =
             ERAS.into_iter().find(|(_, exchange)| self.exchange == Some(*exchange)).map(|(word, _)| word.to_owned());
         let written = match self.target.clone() {
             Target::Http { url, headers, dialect } => WrittenSpec {
@@ -180,7 +183,7 @@ impl ServerSpec {
             },
             Target::Invalid { .. } => WrittenSpec::default(),
         };
-        serde_json::to_value(&WrittenSpec { revision, ..written }).unwrap_or_default()
+        serde_json::to_value(&WrittenSpec { era, ..written }).unwrap_or_default()
     }
 
     /// What may be shown: the URL without a password or query, or the program. Nothing of an entry that names neither.
@@ -387,6 +390,11 @@ mod tests {
             let stored = read(&json!({ "url": "http://x", "revision": word })).unwrap().write();
             assert_eq!(stored["era"], word, "a node that was built before reads it too");
         }
+        let both = json!({ "url": "http://x", "era": "legacy", "revision": revision::versions()[0] });
+        assert_eq!(
+            exchange(both),
+            Ok(revision::of_version(revision::versions()[0]).map(|revision| revision.exchange()))
+        );
         let unknown = exchange(json!({ "url": "http://x", "revision": "next" })).unwrap_err();
         assert!(unknown.to_string().ends_with(&revision::versions().join(", ")), "{unknown}");
     }

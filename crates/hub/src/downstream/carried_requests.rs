@@ -197,11 +197,12 @@ fn listed(headers: &HeaderMap, wanted: impl Fn(&HeaderName) -> bool) -> Vec<(Str
 
 /// Does here what another node asks.
 pub async fn serve(hub: &Arc<Hub>, request: &str, asker: Box<dyn PeerResponder>) {
-    match serde_json::from_str(request) {
-        Ok(request) if PeerRequest::version(&request) > VERSION => {
-            let version = request.version();
-            tracing::warn!(version, reads = VERSION, "another node asks in a newer version: upgrade this node");
-        }
+    let request = serde_json::from_str(request);
+    if let Some(version) = request.as_ref().ok().map(PeerRequest::version).filter(|version| *version > VERSION) {
+        // What is known of it is done: a request that is dropped would leave its client in doubt.
+        tracing::debug!(version, reads = VERSION, "another node asks in a newer version");
+    }
+    match request {
         Ok(PeerRequest::Request(carried)) => respond(hub, carried, &*asker).await,
         Ok(PeerRequest::Question(question)) => put(hub, question, &*asker).await,
         Ok(PeerRequest::Tell(SessionNotice { principal, session, event, server, data, .. })) => {

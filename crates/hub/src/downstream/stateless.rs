@@ -13,6 +13,7 @@ use super::begin;
 use crate::call::facts::{self, is_answerable};
 use crate::call::server_request::{Replier, SuspendedCall, SuspendedQuestion};
 use crate::call::{CallReply, Caller, Conversation, ConversationStep, Exchange, Inbound, Requester, Sent, outcome};
+use crate::config::BackendKey;
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
@@ -99,7 +100,8 @@ impl StatelessCall {
             }
             _ => {
                 if may_wait(&request.method) {
-                    client.caller = hub.suspended.apart(client.caller);
+                    let caller = client.caller.clone();
+                    client.caller = hub.suspended.apart(caller, || server_of(hub, &client, &request));
                 }
                 (
                     begin(hub, revision, client.clone(), request.clone()),
@@ -206,6 +208,7 @@ impl StatelessCall {
             said: std::mem::take(&mut self.said),
             principal: self.client.principal.clone(),
             caller: self.client.caller.clone(),
+            server: server_of(&self.hub, &self.client, &self.request),
             subject: subject(&self.request),
             until: clock::now(),
             gone: self.gone.clone(),
@@ -224,6 +227,10 @@ impl StatelessCall {
         let asking = Asking { handle: named, server: server.to_owned(), method, params, reply };
         peer_requests::ask_by_handle(&self.hub, &self.client.principal, asking).await;
     }
+}
+
+fn server_of(hub: &Arc<Hub>, client: &ClientContext, request: &RpcRequest) -> Option<BackendKey> {
+    call::target(hub, client, request).map(|backend| backend.key.clone())
 }
 
 /// Only these may be answered with a question.

@@ -29,16 +29,17 @@ impl<S> Default for BackendSessions<S> {
 }
 
 impl<S> BackendSessions<S> {
-    /// The client's session, and one that had to make room for it.
-    pub fn of(&self, caller: &Caller) -> (Arc<BackendSession<S>>, Option<Arc<BackendSession<S>>>) {
+    /// The client's session, and those that had to make room for it.
+    pub fn of(&self, caller: &Caller) -> (Arc<BackendSession<S>>, Vec<Arc<BackendSession<S>>>) {
         let mut backend_sessions = lock(&self.0);
         if let Some(backend_session) = backend_sessions.get(&caller.session_name) {
             backend_session.touch();
-            return (backend_session.clone(), None);
+            return (backend_session.clone(), Vec::new());
         }
         let backend_session = Arc::new(BackendSession::new(caller));
-        let surplus = if backend_session.is_sessionless() { surplus(&backend_sessions, &caller.owner) } else { None };
-        let gone = surplus.and_then(|name| backend_sessions.remove(&name));
+        let is_sessionless = backend_session.is_sessionless();
+        let surplus = if is_sessionless { surplus(&backend_sessions, &caller.owner) } else { Vec::new() };
+        let gone = surplus.into_iter().filter_map(|name| backend_sessions.remove(&name)).collect();
         backend_sessions.insert(caller.session_name.clone(), backend_session.clone());
         (backend_session, gone)
     }
@@ -60,17 +61,17 @@ impl<S> BackendSessions<S> {
     }
 }
 
-/// The least recently used session of this owner, if there is no room for another.
-fn surplus<S>(backend_sessions: &HashMap<Arc<str>, Arc<BackendSession<S>>>, owner: &str) -> Option<Arc<str>> {
+/// The sessions of this owner that make room for another, those first that were used least recently. While calls are under way in more than are
+/// kept, there are more.
+fn surplus<S>(backend_sessions: &HashMap<Arc<str>, Arc<BackendSession<S>>>, owner: &str) -> Vec<Arc<str>> {
     let mut mine: Vec<&Arc<BackendSession<S>>> = backend_sessions
         .values()
         .filter(|backend_session| backend_session.is_sessionless() && *backend_session.caller.owner == *owner)
         .collect();
     mine.sort_by_key(|backend_session| *lock(&backend_session.used));
-    let full = mine.len() >= SESSIONLESS_MAX;
-    mine.into_iter()
-        .find(|backend_session| full && lock(&backend_session.calls).attribution.is_empty())
-        .map(|backend_session| backend_session.caller.session_name.clone())
+    let too_many = (mine.len() + 1).saturating_sub(SESSIONLESS_MAX);
+    let idle = mine.into_iter().filter(|backend_session| lock(&backend_session.calls).attribution.is_empty());
+    idle.take(too_many).map(|backend_session| backend_session.caller.session_name.clone()).collect()
 }
 
 /// One client's place at the backend, and its session there, whatever that is.
@@ -196,7 +197,7 @@ mod tests {
         let (busy, _) = backend_sessions.of(&caller("a busy", "alice"));
         let (sink, _said) = tokio::sync::mpsc::channel(1);
         let listed = SessionCall::new(&busy, 1, &busy.caller, Some(sink));
-        let gone: Vec<_> = (0..20).filter_map(|n| backend_sessions.of(&caller(&format!("a {n}"), "alice")).1).collect();
+        let gone: Vec<_> = (0..20).flat_map(|n| backend_sessions.of(&caller(&format!("a {n}"), "alice")).1).collect();
         let names: Vec<_> =
             gone.iter().map(|backend_session| backend_session.caller.session_name.to_string()).collect();
         assert_eq!(names, (0..13).map(|n| format!("a {n}")).collect::<Vec<_>>());
@@ -205,7 +206,21 @@ mod tests {
         drop(listed);
         // The busy one was used last, and then the oldest of the others.
         backend_sessions.of(&caller("a 13", "alice"));
-        assert_eq!(backend_sessions.of(&caller("a new", "alice")).1.unwrap().caller.session_name.as_ref(), "a 14");
+        assert_eq!(backend_sessions.of(&caller("a new", "alice")).1[0].caller.session_name.as_ref(), "a 14");
+    }
+
+    #[test]
+    fn sessions_that_were_all_busy_make_room_once_they_are_not() {
+        let backend_sessions = BackendSessions::<HttpSession>::default();
+        let (sink, _said) = tokio::sync::mpsc::channel(1);
+        let places: Vec<_> =
+            (0..3 * SESSIONLESS_MAX).map(|n| backend_sessions.of(&caller(&format!("a {n}"), "alice")).0).collect();
+        let busy = places.iter().map(|place| SessionCall::new(place, 1, &place.caller, Some(sink.clone())));
+        let busy: Vec<_> = busy.collect();
+        assert_eq!(backend_sessions.len(), 3 * SESSIONLESS_MAX);
+        drop(busy);
+        let gone = backend_sessions.of(&caller("a new", "alice")).1;
+        assert_eq!((gone.len(), backend_sessions.len()), (2 * SESSIONLESS_MAX + 1, SESSIONLESS_MAX));
     }
 
     #[test]

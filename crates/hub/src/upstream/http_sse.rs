@@ -169,7 +169,7 @@ impl SseTransport {
 
     fn backend_session(&self, caller: &Caller) -> Arc<BackendSession<Pipe>> {
         let (backend_session, gone) = self.backend_sessions.of(caller);
-        if let Some(gone) = gone {
+        for gone in gone {
             tokio::spawn(async move { leave(&gone).await });
         }
         backend_session

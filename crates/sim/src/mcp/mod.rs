@@ -6,13 +6,13 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`host`] | when it is there, and what happens to it |
-//! | [`backend`] | connections and sessions |
-//! | [`exchange`] | what it answers to each request |
-//! | [`http`] | HTTP/1.1 as it is spoken there |
-//! | [`stream`] | what is said of one call, which can be read again |
-//! | [`tool`] | the tools, and what each answers |
-//! | [`ledger`] | which calls ran, what their clients were told, and whether both can be true |
+//! | `host` | when it is there, and what happens to it |
+//! | `backend` | connections and sessions |
+//! | `exchange` | what it answers to each request |
+//! | `http` | HTTP/1.1 as it is spoken there |
+//! | `stream` | what is said of one call, which can be read again |
+//! | `tool` | the tools, and what each answers |
+//! | `ledger` | which calls ran, what their clients were told, and whether both can be true |
 
 pub mod backend;
 mod exchange;

@@ -254,7 +254,10 @@ async fn turn_of(streams: &Streams, log: &LogId, message: &MessageId) -> Result<
     loop {
         match queued.fate(logs).await? {
             QueuedFate::Begun(turn) => return Ok(turn),
-            QueuedFate::Dropped => return Err(refusals::session_not_found()),
+            QueuedFate::Dropped => {
+                let message = "The session ended before the message had its turn.";
+                return Err(Refusal::new(ErrorCode::SessionInactive, message));
+            }
             QueuedFate::Waiting => {}
         }
         let woken = streams.readers.closing.run_until_cancelled(wake.woken()).await;

@@ -251,7 +251,7 @@ impl HttpTransport {
             return self.shared.clone();
         }
         let (backend_session, gone) = self.backend_sessions.of(caller);
-        if let Some(gone) = gone {
+        for gone in gone {
             let transport = self.clone();
             tokio::spawn(async move { transport.leave(&gone).await });
         }
