@@ -230,7 +230,7 @@ impl StatelessCall {
 }
 
 fn server_of(hub: &Arc<Hub>, client: &ClientContext, request: &RpcRequest) -> Option<BackendKey> {
-    call::target(hub, client, request).map(|backend| backend.key.clone())
+    call::target(hub, client, request).map(|backend| backend.key)
 }
 
 /// Only these may be answered with a question.
