@@ -82,7 +82,9 @@ fn whatever_a_crash_leaves_holds_all_that_was_answered_and_nothing_else() {
         }
     }
     println!("{counts:?}");
-    assert!(counts.power_cuts > 10 * counts.histories, "too few states to mean anything: {counts:?}");
+    // One history alone may be short.
+    let is_enough = counts.histories == 1 || counts.power_cuts > 10 * counts.histories;
+    assert!(is_enough, "too few states to mean anything: {counts:?}");
 }
 
 /// All crash states of one life.
