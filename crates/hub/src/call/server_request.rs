@@ -13,7 +13,6 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::call::{Caller, Conversation, Inbound, InboundSink};
-use crate::config::BackendKey;
 use crate::fields::{Fields, Raw};
 use crate::message::{self, RpcRequest, RpcResult};
 use crate::seal::Seal;
@@ -145,7 +144,7 @@ pub struct SuspendedCall {
     pub principal: Principal,
     /// By whom it was made, and at which server. Until its questions are answered, their names are taken in the caller's session there.
     pub caller: Caller,
-    pub server: Option<BackendKey>,
+    pub server: Option<ServerId>,
     /// The method and the name of what was called; an answer counts only for the same.
     pub subject: String,
     pub until: Instant,
@@ -164,6 +163,9 @@ impl fmt::Debug for SuspendedCall {
         write!(f, "SuspendedCall({} questions)", self.questions.len())
     }
 }
+
+/// Whose a server is, if it is one client's, and its name.
+type ServerId = (Option<Principal>, Arc<str>);
 
 pub struct SuspendedCalls {
     calls: Mutex<HashMap<String, SuspendedCall>>,
@@ -206,10 +208,10 @@ impl SuspendedCalls {
     /// The caller in a session in which none of these calls waits at this server: there is no telling which of two calls a question there
     /// would be of, and a name is free only once. Where all are taken, it is the one that it would be anyway. Calls that are made while none
     /// waits share a session all the same.
-    pub fn apart(&self, caller: Caller, server: impl FnOnce() -> Option<BackendKey>) -> Caller {
+    pub fn apart(&self, caller: Caller, server: impl FnOnce() -> Option<ServerId>) -> Caller {
         let suspended = self.lock();
         let alike = suspended.values().filter(|call| call.is_awaited() && call.caller.is_alike(&caller));
-        let alike: Vec<(usize, Option<BackendKey>)> =
+        let alike: Vec<(usize, Option<ServerId>)> =
             alike.map(|call| (call.caller.number, call.server.clone())).collect();
         drop(suspended);
         if alike.is_empty() {
@@ -340,8 +342,8 @@ mod suspended_tests {
         Caller::without_session(principal, ClientFacts { capabilities: no_capabilities(), info: our_info() })
     }
 
-    fn server(name: &str) -> BackendKey {
-        BackendKey { owner: None, name: name.into() }
+    fn server(name: &str) -> ServerId {
+        (None, name.into())
     }
 
     fn waiting(principal: &Principal, caller: Caller, subject: &str) -> SuspendedCall {

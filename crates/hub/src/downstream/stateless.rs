@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_env::clock;
+use bowline_protocol::Principal;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,6 @@ use super::begin;
 use crate::call::facts::{self, is_answerable};
 use crate::call::server_request::{Replier, SuspendedCall, SuspendedQuestion};
 use crate::call::{CallReply, Caller, Conversation, ConversationStep, Exchange, Inbound, Requester, Sent, outcome};
-use crate::config::BackendKey;
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
@@ -229,8 +229,9 @@ impl StatelessCall {
     }
 }
 
-fn server_of(hub: &Arc<Hub>, client: &ClientContext, request: &RpcRequest) -> Option<BackendKey> {
-    call::target(hub, client, request).map(|backend| backend.key)
+/// Whose the server of a call is, if it is one client's, and its name.
+fn server_of(hub: &Arc<Hub>, client: &ClientContext, request: &RpcRequest) -> Option<(Option<Principal>, Arc<str>)> {
+    call::target(hub, client, request).map(|backend| (backend.key.owner, backend.key.name))
 }
 
 /// Only these may be answered with a question.
