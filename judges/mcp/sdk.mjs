@@ -42,7 +42,8 @@ async function connect(transport) {
 }
 const over = (path) => connect(new StreamableHTTPClientTransport(new URL(`${address}${path}`)));
 const text = (result) => result.content.map((part) => part.text ?? '').join('\n');
-const childOfHub = () => execFileSync('pgrep', ['-f', `${everything} stdio ${dir}`]).toString().trim().split('\n')[0];
+// The oldest: numbers of processes begin anew now and then, so the lowest is not always the first.
+const childOfHub = () => execFileSync('pgrep', ['-o', '-f', `${everything} stdio ${dir}`]).toString().trim().split('\n')[0];
 
 const one = await over('/mcp/everything');
 const tools = (await one.listTools()).tools.map((tool) => tool.name);

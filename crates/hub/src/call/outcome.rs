@@ -1,4 +1,4 @@
-//! The answer to a call that got none from its server: one honest outcome, in the form of its method.
+//! The answer to a call that got none from its server: one honest outcome, in the form of its method. Which one it is, `core/backend` decides.
 
 use bowline_core::backend::{BackendStatus, CallFailure, ResendPolicy};
 use serde::{Deserialize, Serialize};

@@ -213,10 +213,10 @@ mod tests {
     fn sessions_that_were_all_busy_make_room_once_they_are_not() {
         let backend_sessions = BackendSessions::<HttpSession>::default();
         let (sink, _said) = tokio::sync::mpsc::channel(1);
-        let places: Vec<_> =
-            (0..3 * SESSIONLESS_MAX).map(|n| backend_sessions.of(&caller(&format!("a {n}"), "alice")).0).collect();
-        let busy = places.iter().map(|place| SessionCall::new(place, 1, &place.caller, Some(sink.clone())));
-        let busy: Vec<_> = busy.collect();
+        let busy: Vec<_> = (0..3 * SESSIONLESS_MAX)
+            .map(|n| -> &'static _ { Box::leak(Box::new(backend_sessions.of(&caller(&format!("a {n}"), "alice")).0)) })
+            .map(|place| SessionCall::new(place, 1, &place.caller, Some(sink.clone())))
+            .collect();
         assert_eq!(backend_sessions.len(), 3 * SESSIONLESS_MAX);
         drop(busy);
         let gone = backend_sessions.of(&caller("a new", "alice")).1;

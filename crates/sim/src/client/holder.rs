@@ -327,7 +327,7 @@ impl HoldingClient {
         match code {
             "SESSION_ALREADY_ACTIVE" => self.takes_over = true,
             "SESSION_INACTIVE" => match superseded_by(answer) {
-                Some(id) => self.session.set_id(&id),
+                Some(id) => self.goes_on_as(&id),
                 None => self.clients.oracle.violate(self.who(), format_args!("its session is over: {answer}")),
             },
             "SERVER_DRAINING" | "STORE_UNAVAILABLE" | "RATE_LIMITED" => {}
@@ -390,7 +390,7 @@ impl HoldingClient {
             names::STATE_EXPORTED => self.keep_state(frame),
             events::SESSION_END => {
                 if let Some(id) = superseded_by(frame) {
-                    self.session.set_id(&id);
+                    self.goes_on_as(&id);
                 }
                 return Ok(Next::Again);
             }
@@ -398,6 +398,12 @@ impl HoldingClient {
             _ => {}
         }
         Ok(Next::GoesOn)
+    }
+
+    /// Its session has another name from now on, which may be all that it ever hears of that name.
+    fn goes_on_as(&self, id: &str) {
+        self.clients.oracle.owns(self.session.owner(), id);
+        self.session.set_id(id);
     }
 
     async fn handle_refusal(&mut self, frame: &Value) -> Result<Next, Lost> {

@@ -110,7 +110,7 @@ impl ObservingClient {
                     }
                     if frame["event"] == events::SESSION_END && frame["seq"].is_null() {
                         if let Some(id) = superseded_by(&frame) {
-                            self.session.set_id(&id);
+                            self.goes_on_as(&id);
                         }
                         return Ok(false);
                     }
@@ -167,7 +167,7 @@ impl ObservingClient {
                 _ => {
                     let code = answer["metadata"]["error_code"].as_str().unwrap_or_default();
                     match (code, superseded_by(&answer)) {
-                        ("SESSION_INACTIVE", Some(id)) => self.session.set_id(&id),
+                        ("SESSION_INACTIVE", Some(id)) => self.goes_on_as(&id),
                         ("SERVER_DRAINING" | "STORE_UNAVAILABLE" | "RATE_LIMITED", _) => {}
                         ("SESSION_NOT_FOUND", _) => self.handle_not_found(id.as_deref(), &answer),
                         _ => self.clients.oracle.violate(&self.who, format_args!("may not look: {answer}")),
@@ -176,6 +176,12 @@ impl ObservingClient {
                 }
             }
         }
+    }
+
+    /// The session has another name from now on, which may be all that it ever hears of that name.
+    fn goes_on_as(&self, id: &str) {
+        self.clients.oracle.owns(self.session.owner(), id);
+        self.session.set_id(id);
     }
 
     /// Its session may be gone with what was lost; another may take its place.

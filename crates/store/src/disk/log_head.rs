@@ -1,4 +1,5 @@
-//! Where a log will stand once the frames that are being prepared have been written: the writer's draft of it.
+//! Where a log will stand once the frames that are being prepared have been written: the writer's draft of it, by which its events get their
+//! numbers.
 
 use std::collections::HashMap;
 
