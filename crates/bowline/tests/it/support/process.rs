@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -76,9 +77,16 @@ impl Process {
         self.child.id().unwrap()
     }
 
-    /// SIGSTOP: it is there, and does nothing.
+    /// SIGSTOP: it is there, and does nothing. Waits for that, since all threads go on until one of them has had its turn to take the signal.
     pub fn freeze(&self) {
         self.signal(rustix::process::Signal::STOP);
+        let until = Instant::now() + PATIENCE;
+        let threads = || std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().flatten();
+        let stands = |stat: String| stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'));
+        while !threads().all(|thread| std::fs::read_to_string(thread.path().join("stat")).is_ok_and(stands)) {
+            assert!(Instant::now() < until, "it does not stand still");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// SIGCONT.
