@@ -408,6 +408,8 @@ impl HoldingClient {
 
     async fn handle_refusal(&mut self, frame: &Value) -> Result<Next, Lost> {
         let code = frame["metadata"]["error_code"].as_str().unwrap_or_default();
+        // What it asked again, since it had not seen the beginning of a run, is not answered yet.
+        self.asks_again |= code == "STORE_UNAVAILABLE" && self.is_accepted && self.running.is_none();
         match code {
             "AGENT_BUSY" | "STORE_UNAVAILABLE" | "SERVER_DRAINING" | "RATE_LIMITED" | "UNKNOWN_STEP" => {
                 Ok(Next::GoesOn)
@@ -470,7 +472,8 @@ impl HoldingClient {
         let job = self.jobs.remove(0);
         self.session.note_answered(&job.tag, &job.text);
         self.done.push(job);
-        (self.is_accepted, self.running) = (false, None);
+        // Its question is over with it, also where the answer to that was never seen.
+        (self.is_accepted, self.running, self.question) = (false, None, None);
         self.said.clear();
         // With pauses between the messages, faults find each of them at work.
         let pause = if self.dice.percent(40) { self.dice.between(100, 2500) } else { 0 };
