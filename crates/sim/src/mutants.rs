@@ -123,4 +123,17 @@ mod tests {
         assert_eq!(found, listed);
         assert_eq!(listed.len(), FLAWS.len(), "two flaws have one name");
     }
+
+    #[test]
+    fn the_page_has_a_row_for_each_flaw_and_counts_them() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/proof.md");
+        let page = fs::read_to_string(page).unwrap();
+        let (_, table) = page.split_once("| flaw | what it does |").unwrap();
+        let (table, _) = table.split_once("\n## ").unwrap();
+        let rows: BTreeSet<&str> = table.split("\n| `").skip(1).filter_map(|row| row.split('`').next()).collect();
+        assert_eq!(rows, FLAWS.iter().map(|flaw| flaw.name).collect());
+        let missed = table.lines().filter(|row| row.contains("**not in") || row.contains("| not run |")).count();
+        let said = format!("There are {}. Found on record: {},", FLAWS.len(), FLAWS.len() - missed);
+        assert!(page.contains(&said), "docs/proof.md should say: {said}");
+    }
 }
